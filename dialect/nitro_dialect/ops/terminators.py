@@ -1,0 +1,66 @@
+"""What ends a region or a program."""
+
+from __future__ import annotations
+
+from nitro_dialect.ir import Value
+from nitro_dialect.op import Context, Op, entries, operands, variadic
+from nitro_dialect.ops.common import type_of
+from nitro_dialect.types import same
+
+
+class Yield(Op):
+    """Ends a region with its values."""
+
+    mnemonic = "yield"
+    terminator = True
+    values = variadic()
+
+
+class Assign(Op):
+    """What each stateful input holds after the step.
+
+    (C1) Targets are distinct inputs of role param, slot or state.
+    (C2) Every target has one value of its type.
+    """
+
+    mnemonic = "assign"
+    targets = variadic()
+    from_ = operands()
+
+    def check(self, context: Context) -> None:
+        inputs = {
+            i.value for p in context.module.programs.values() for i in p.inputs
+            if i.role in ("param", "slot", "state")
+        }  # fmt: skip
+        ok = len(set(map(id, self.targets))) == len(self.targets)
+        ok = ok and all(isinstance(t, Value) and t in inputs for t in self.targets)
+        context.require(self, ok, "C1", "targets must be distinct param, slot or state inputs")
+        ok = len(self.targets) == len(self.from_) and all(
+            isinstance(t, Value) and (type_of(v) is None or same(t.type, type_of(v) or t.type))
+            for t, v in zip(self.targets, self.from_, strict=False)
+        )
+        context.require(self, ok, "C2", "every target takes one value of its type")
+
+
+class Report(Op):
+    """The step's report, word by word: f32 bit-cast, i64 in two words (high first), i1 as 0 or 1.
+
+    (C1) Words are f32, i64, i32 or i1 scalars.
+    """
+
+    mnemonic = "report"
+    terminator = True
+    words = entries()
+
+    def check(self, context: Context) -> None:
+        kinds = [str(type_of(v)).removesuffix(" weak") for v in self.words.values()]
+        ok = all(k in ("f32", "i64", "i32", "i1") for k in kinds)
+        context.require(self, ok, "C1", f"words must be f32, i64, i32 or i1, found {kinds}")
+
+
+class Output(Op):
+    """Results of an evaluation program by name; a tree's leaves become `name/path`."""
+
+    mnemonic = "output"
+    terminator = True
+    values = entries()

@@ -1,0 +1,218 @@
+"""Whole groups: `map` and `fold` carry an element-wise region applied to every leaf."""
+
+from __future__ import annotations
+
+from nitro_dialect.ir import Value
+from nitro_dialect.op import Context, Op, attr, operand, region, result, results, variadic
+from nitro_dialect.ops.common import group_of, one_group, scalar, type_of
+from nitro_dialect.types import F32, I64, TensorType, TreeType, Type, VecType, same
+
+COMBINE = ("sum", "max", "min", "all")
+
+
+def _element_params(op: Op) -> bool:
+    body = op.body
+    return body is not None and len(body.params) == len(op.operands.get("trees", [])) and all(
+        same(p.type, F32) for p in body.params
+    )  # fmt: skip
+
+
+class Map(Op):
+    """Applies the region to every element of every leaf of the operands, one group's trees.
+
+    Elements enter as f32 (narrower leaves are widened) and each result is rounded to its tree's
+    dtype. The region may read scalars of the enclosing regions. With `where = flag`, leaves without
+    the flag pass operand 0 through.
+
+    (C1) Operands and results are trees of one group.
+    (C2) The region takes one f32 per operand.
+    (C3) The region yields one f32 scalar per result.
+    """
+
+    mnemonic = "map"
+    trees = variadic()
+    where = attr(str, "")
+    body_ = region()
+    out = results()
+
+    def check(self, context: Context) -> None:
+        values = [*self.trees, *self.results]
+        trees = all(isinstance(type_of(v), TreeType) for v in values)
+        context.require(
+            self, trees and one_group(values), "C1", "operands and results must be of one group"
+        )
+        context.require(self, _element_params(self), "C2", "the region takes one f32 per operand")
+        context.require(self, _yields(self, len(self.results)), "C3", "one f32 per result")
+
+
+def _yields(op: Op, count: int) -> bool:
+    if op.body is None or not op.body.ops:
+        return False
+    last = op.body.ops[-1]
+    values = last.operands.get("values", [])
+    return last.mnemonic == "yield" and len(values) == count and all(
+        scalar(v, "f32") for v in values
+    )  # fmt: skip
+
+
+class Fold(Op):
+    """Reduces the region's value over all elements of all leaves, in f32: sum, max, min.
+
+    (C1) Operands are trees of one group and the result is f32.
+    (C2) The region takes one f32 per operand and yields one.
+    (C3) `how` is sum, max or min.
+    """
+
+    mnemonic = "fold"
+    trees = variadic()
+    how = attr(str)
+    body_ = region()
+    r = result()
+
+    def check(self, context: Context) -> None:
+        ok = one_group(self.trees) and same(self.results[0].type, F32)
+        context.require(self, ok, "C1", "operands must be trees of one group, the result f32")
+        ok = _element_params(self) and _yields(self, 1)
+        context.require(self, ok, "C2", "the region takes one f32 per operand and yields one")
+        context.require(self, self.how in ("sum", "max", "min"), "C3", "how is sum, max or min")
+
+
+class FoldLeaf(Op):
+    """Reduces the region's value leaf by leaf, in f32, into one word per leaf.
+
+    (C1) Operands are trees of one group and the result is that group's vec.
+    (C2) The region takes one f32 per operand and yields one.
+    (C3) `how` is sum, max or min.
+    """
+
+    mnemonic = "fold.leaf"
+    trees = variadic()
+    how = attr(str)
+    body_ = region()
+    r = result()
+
+    def check(self, context: Context) -> None:
+        kind = self.results[0].type
+        ok = one_group(self.trees) and kind == VecType(group_of(self.trees[0]) or "")
+        context.require(self, ok, "C1", "operands must be trees of one group, the result its vec")
+        ok = _element_params(self) and _yields(self, 1)
+        context.require(self, ok, "C2", "the region takes one f32 per operand and yields one")
+        context.require(self, self.how in ("sum", "max", "min"), "C3", "how is sum, max or min")
+
+
+class VecSum(Op):
+    """The sum of a vec, in f32.
+
+    (C1) The operand is a vec and the result f32.
+    """
+
+    mnemonic = "vec.sum"
+    x = operand()
+    r = result()
+
+    def check(self, context: Context) -> None:
+        ok = isinstance(type_of(self.x), VecType) and same(self.results[0].type, F32)
+        context.require(self, ok, "C1", "the operand must be a vec, the result f32")
+
+
+class FirstNonfinite(Op):
+    """The index of a vec's first NaN or infinite word, -1 when all are finite.
+
+    (C1) The operand is a vec and the result i64.
+    """
+
+    mnemonic = "vec.first_nonfinite"
+    x = operand()
+    r = result()
+
+    def check(self, context: Context) -> None:
+        ok = isinstance(type_of(self.x), VecType) and same(self.results[0].type, I64)
+        context.require(self, ok, "C1", "the operand must be a vec, the result i64")
+
+
+class Norm(Op):
+    """The square root of the sum of per-leaf sums of squares.
+
+    (C1) The operand is a vec and the result f32.
+    """
+
+    mnemonic = "norm"
+    level = "named"
+    x = operand()
+    r = result()
+
+    def check(self, context: Context) -> None:
+        ok = isinstance(type_of(self.x), VecType) and same(self.results[0].type, F32)
+        context.require(self, ok, "C1", "the operand must be a vec, the result f32")
+
+
+class TreeDiv(Op):
+    """Every element divided by one scalar, in f32.
+
+    (C1) The operand is a tree and the result the f32 tree of its group.
+    (C2) The divisor is an f32 scalar.
+    """
+
+    mnemonic = "tree.div"
+    level = "named"
+    x = operand()
+    by = operand()
+    r = result()
+
+    def check(self, context: Context) -> None:
+        group = group_of(self.x)
+        ok = isinstance(type_of(self.x), TreeType) and self.results[0].type == TreeType(
+            group or "", "f32"
+        )
+        context.require(self, ok, "C1", "the operand must be a tree, the result its f32 tree")
+        context.require(self, scalar(self.by, "f32"), "C2", "the divisor must be an f32 scalar")
+
+
+class TreeCast(Op):
+    """Every leaf in the result's dtype: a master's rounding.
+
+    (C1) Operand and result are trees of one group.
+    """
+
+    mnemonic = "tree.cast"
+    level = "named"
+    x = operand()
+    r = result()
+
+    def check(self, context: Context) -> None:
+        kinds = (type_of(self.x), self.results[0].type)
+        ok = all(isinstance(k, TreeType) for k in kinds) and one_group([self.x, self.results[0]])
+        context.require(self, ok, "C1", "operand and result must be trees of one group")
+
+
+class At(Op):
+    """Entry `index` of a tensor's first axis: one micro-batch of a step's batch.
+
+    (C1) The operand has rank >= 1 and the result is its type without the first axis.
+    (C2) `index` is inside the first axis.
+    """
+
+    mnemonic = "tensor.at"
+    x = operand()
+    index = attr(int)
+    r = result()
+
+    def check(self, context: Context) -> None:
+        kind = type_of(self.x)
+        ok = isinstance(kind, TensorType) and len(kind.shape) > 0
+        context.require(
+            self, ok and same(self.results[0].type, _rest(kind)), "C1", "the first axis is removed"
+        )
+        inside = ok and isinstance(kind, TensorType) and 0 <= self.index < kind.shape[0]
+        context.require(self, inside, "C2", "the index must be inside the first axis")
+
+
+def _rest(kind: Type | None) -> Type:
+    assert isinstance(kind, TensorType)
+    return TensorType(kind.dtype, kind.shape[1:])
+
+
+__all__ = [
+    "COMBINE", "At", "FirstNonfinite", "Fold", "FoldLeaf", "Map", "Norm", "TreeCast", "TreeDiv",
+    "Value", "VecSum",
+]  # fmt: skip
