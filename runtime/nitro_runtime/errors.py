@@ -120,3 +120,25 @@ class GuardError(NitroError):
 
 class RunError(NitroError):
     area = "RUN"
+
+
+declare(
+    "USAGE",
+    {
+        60: (
+            "an option is out of range",
+            "A run option has a value outside its range.",
+            "Give a value in the range that the message states.",
+        ),
+        61: (
+            "a duration can't be read",
+            "`max_time` is neither seconds above 0 nor a text like `2h30m`.",
+            "Give seconds, or hours, minutes and seconds: 90, 45s, 10m, 2h30m.",
+        ),
+        62: (
+            "two sources for the parameters",
+            "`resume` and `checkpoint` are both given.",
+            "Resume continues a run; `checkpoint` starts a fresh one from its weights: keep one.",
+        ),
+    },
+)
