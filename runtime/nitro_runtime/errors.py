@@ -142,3 +142,93 @@ declare(
         ),
     },
 )
+
+
+declare(
+    "DEVICE",
+    {
+        20: (
+            "unknown backend",
+            "The platform asked for is not among those this machine's jaxlib offers.",
+            "Ask for one of those listed, or install the jaxlib plugin of the platform.",
+        ),
+        21: (
+            "no backend starts",
+            "jaxlib could not start a client, usually because JAX_PLATFORMS names a platform "
+            "this machine lacks.",
+            "Unset JAX_PLATFORMS, or set it to a platform of this machine.",
+        ),
+        22: (
+            "wrong number of arguments",
+            "A program was called with more or fewer buffers than its manifest lists.",
+            "Pass exactly the arguments listed, in the order of the manifest.",
+        ),
+        23: (
+            "an argument of another type",
+            "A buffer's dtype or shape differs from the program's. Backends check only the size "
+            "in bytes, and would compute wrong numbers.",
+            "Pass a buffer of the expected dtype and shape.",
+        ),
+        24: (
+            "an argument on another device",
+            "A buffer lies on a device the program was not compiled for.",
+            "Place the buffer on the program's device.",
+        ),
+        25: (
+            "an argument that is gone",
+            "A buffer was deleted or donated to an earlier call.",
+            "Use the result that took its place.",
+        ),
+        26: (
+            "one buffer for a donated argument and another",
+            "A donated buffer is overwritten: it can be passed once only.",
+            "Copy the buffer for one of the two arguments.",
+        ),
+        27: (
+            "the backend refuses a program",
+            "The backend's compiler raised. The bundle may need a newer jaxlib.",
+            "Read the backend's message; build the bundle for this platform and jaxlib.",
+        ),
+        28: (
+            "a stored executable does not load",
+            "The bytes are of another jaxlib, platform or CPU, or damaged.",
+            "Compile the program again.",
+        ),
+        29: (
+            "a program failed on the device",
+            "The backend raised while the program ran.",
+            "Read the backend's message.",
+        ),
+        30: (
+            "out of device memory",
+            "The device has no room for a buffer or for a program's temporaries.",
+            "Use a smaller batch, more accumulation, or a larger device.",
+        ),
+        31: (
+            "not a device array",
+            "A program was given something else than an array on a device.",
+            "Place the array on the device first.",
+        ),
+        32: (
+            "a value can't be placed in this dtype",
+            "Converting the array would lose its kind, as from float to integer.",
+            "Convert it yourself, stating the rounding.",
+        ),
+    },
+)
+
+declare(
+    "DATA",
+    {
+        30: (
+            "a dtype no program holds",
+            "The array holds text, objects, dates or another dtype outside the dialect.",
+            "Convert it to a number dtype, or keep the field on the host.",
+        ),
+        31: (
+            "unknown dtype name",
+            "The spelling is not a dtype of the dialect.",
+            "Use one of the spellings listed.",
+        ),
+    },
+)
