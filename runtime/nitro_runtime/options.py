@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nitro_runtime.errors import UsageError
 
@@ -87,9 +87,9 @@ class RunOptions:
         return None if self.max_time is None else float(self.max_time)
 
 
-def _in_range(name: str, value: object, low: int, high: int | None = None) -> None:
-    fits = isinstance(value, int) and not isinstance(value, bool)
-    if fits and value >= low and (high is None or value <= high):
+def _in_range(name: str, value: Any, low: int, high: int | None = None) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if whole and value >= low and (high is None or value <= high):
         return
     bound = f"{low} .. {high}" if high is not None else f">= {low}"
     raise UsageError(
