@@ -185,33 +185,6 @@ def _flatten(tree: object, path: Path, leaves: dict[str, Any]) -> TreeSpec:
     if isinstance(tree, Mapping):
         items = list(cast("Mapping[str | int, object]", tree).items())
         inner = [_flatten(v, (*path, _dict_key(k)), leaves) for k, v in items]
-        return TreeSpec("dict", _specs(v for _, v in pairs), tuple(k for k, _ in pairs))
-            case {"named": {"name": str(name), "fields": list(pairs)}}:
-                keys = tuple(k for k, _ in pairs)
-                return TreeSpec("named", _specs(v for _, v in pairs), keys, name=name)
-            case _:
-                raise ValueError(f"not the spec of a container: {value!r}")
-
-
-def _specs(items: Iterable[Any]) -> tuple[TreeSpec, ...]:
-    return tuple(TreeSpec.from_json(item) for item in items)
-
-
-def flatten(tree: object) -> tuple[TreeSpec, dict[str, Any]]:
-    """The spec of `tree` and its leaves by path; whatever is no container is a leaf."""
-    leaves: dict[str, Any] = {}
-    return _flatten(tree, (), leaves), leaves
-
-
-def _flatten(tree: object, path: Path, leaves: dict[str, Any]) -> TreeSpec:
-    if tree is None:
-        return TreeSpec("none")
-    if isinstance(tree, Mapping):
-        items = list(cast("Mapping[str | int, object]", tree).items())
-        keys = [
-            IntKey(k) if isinstance(k, int) and not isinstance(k, bool) else k for k, _ in items
-        ]
-        inner = [_flatten(v, (*path, k), leaves) for k, (_, v) in zip(keys, items, strict=True)]
         return TreeSpec("dict", tuple(inner), tuple(k for k, _ in items))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         names = cast("tuple[str, ...]", tree._fields)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
