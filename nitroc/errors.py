@@ -44,4 +44,40 @@ declare("FIELD", {})
 declare("HOOK", {})
 declare("CONTRACT", {})
 declare("OPT", {})
-declare("BUILD", {})
+declare(
+    "BUILD",
+    {
+        70: (
+            "the output exists",
+            "A bundle is never written over an existing name unless asked to.",
+            "Choose a new name, or pass `--force` to replace the bundle there.",
+        ),
+        71: (
+            "no permission to write",
+            "The directory the bundle is written into does not allow it.",
+            "Write to a directory of yours, or change its permissions.",
+        ),
+        72: (
+            "the bundle could not be written",
+            "The file system refused: no space, no such device, a name too long.",
+            "Free space or write elsewhere; nothing was left behind.",
+        ),
+        73: (
+            "the output is not a bundle",
+            "`--force` replaces a bundle only: what is there is something else, or holds files "
+            "no bundle holds.",
+            "Choose a new name, or move those files away.",
+        ),
+        74: (
+            "a program that no loader would accept",
+            "An emitted program breaks the format's rules.",
+            "This is a defect of the compiler: please report it with the message.",
+        ),
+        75: (
+            "a value that is not reproducible",
+            "The bundle would hold something that differs between equal builds, such as an "
+            "absolute path.",
+            "Use a path relative to the project, or a Host field that is not recorded.",
+        ),
+    },
+)

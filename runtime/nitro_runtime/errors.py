@@ -232,3 +232,116 @@ declare(
         ),
     },
 )
+
+# A number of BUNDLE is the number of the loader's check that failed.
+declare(
+    "BUNDLE",
+    {
+        1: (
+            "not a bundle's directory",
+            "The path is no readable directory, or it holds a link, a special file, an oversized "
+            "file, or a name that leads out of it.",
+            "Give the directory `nitroc build -o` or `nitroc export -o` wrote, copied whole.",
+        ),
+        2: (
+            "the manifest can't be read",
+            "There is no manifest.json, or it is not UTF-8 JSON of bounded depth.",
+            "Give a bundle's directory; copy or build a damaged one again.",
+        ),
+        3: (
+            "another format version",
+            "The bundle was written in a format this runtime does not know.",
+            "Install a nitroc that reads this format, or build the bundle again.",
+        ),
+        4: (
+            "the manifest is damaged",
+            "A key or a type is wrong, the text is not canonical, or the digest does not match. "
+            "A manifest is never edited by hand.",
+            "Copy or build the bundle again.",
+        ),
+        5: (
+            "files missing or added",
+            "The directory does not hold exactly the files its manifest lists.",
+            "Copy the bundle again; keep runs and notes outside of it.",
+        ),
+        6: (
+            "a file is damaged",
+            "A file's size or sha256 differs from the manifest's.",
+            "Copy or build the bundle again.",
+        ),
+        7: (
+            "the manifest contradicts itself",
+            "A file, buffer, group, scalar or report word that the manifest refers to is not there "
+            "or does not fit.",
+            "Build the bundle again; tell its producer if it persists.",
+        ),
+        8: (
+            "a program this runtime can't read",
+            "The file is no StableHLO portable artifact, or was written for a newer or much older "
+            "StableHLO.",
+            "Build with `--compat` and a version this runtime has, or update jaxlib here.",
+        ),
+        9: (
+            "a program that may not run",
+            "The program is not one static `main` of known operations: it calls the host, an "
+            "unlisted custom call, itself, or leaves a shape open.",
+            "Build the bundle again from an experiment without callbacks.",
+        ),
+        10: (
+            "a program differs from the manifest",
+            "An argument's or result's type, or what is donated, is not what the manifest says.",
+            "Build the bundle again; tell its producer if it persists.",
+        ),
+        11: (
+            "programs disagree about the state",
+            "A parameter, slot or state buffer has another dtype or shape in another program.",
+            "Build the bundle again; tell its producer if it persists.",
+        ),
+        12: (
+            "the weights do not fit",
+            "A weights file is malformed, or its names, dtypes or shapes are not the groups'.",
+            "Build the bundle again; tell its producer if it persists.",
+        ),
+        14: (
+            "a program does not compile",
+            "The backend refused a program of the bundle.",
+            "Read the backend's message; build the bundle for this platform and jaxlib.",
+        ),
+        15: (
+            "the self-test failed",
+            "A program's outputs differ from those recorded at build by more than the tolerance.",
+            "Do not use the bundle on this machine; build it here and compare.",
+        ),
+        20: (
+            "no such part of a bundle",
+            "A program or file was asked for that the bundle does not hold.",
+            "Ask for one of those listed, or build the bundle with it.",
+        ),
+    },
+)
+
+declare(
+    "DEVICE",
+    {
+        1: (
+            "a bundle for another platform",
+            "The programs were traced for another platform than the one asked for.",
+            "Run on a platform listed, or build again with `--platform`.",
+        ),
+        2: (
+            "a device count that was not compiled",
+            "The device count is part of a program; this one is not among the bundle's.",
+            "Use a count listed, or build with `--n-devs`.",
+        ),
+        3: (
+            "too few devices",
+            "The programs need more devices than this machine shows.",
+            "Use a smaller count or a machine with more devices.",
+        ),
+        4: (
+            "too little device memory",
+            "A program needs more memory than the device has.",
+            "Use a smaller batch, more accumulation, or a larger device.",
+        ),
+    },
+)
