@@ -41,12 +41,125 @@ class BuildError(NitroError):
 
 
 declare("FIELD", {})
-declare("HOOK", {})
-declare("CONTRACT", {})
+declare(
+    "HOOK",
+    {
+        60: (
+            "a hook raised while it was traced",
+            "The hook's own code, or a library it calls, raised on arguments of these shapes.",
+            "Fix the line that is named; the full text is in the file that is named.",
+        ),
+        61: (
+            "forward returned something else than (outputs, new_state)",
+            "forward returns a pair: outputs, whose leaves are arrays with the batch axis first, "
+            "and the next state.",
+            "End with `return outputs, state`.",
+        ),
+        62: (
+            "forward returned another state than it was given",
+            "The state of a program has one tree, and each leaf one shape and dtype.",
+            "Return a state of the same tree, shapes and dtypes.",
+        ),
+        63: (
+            "loss returned something else than a real scalar or (sum, weight)",
+            "The loss is differentiated: it has to be one real number, or a sum and its weight.",
+            "Reduce it: `return loss.mean()`, or `return (loss * mask).sum(), mask.sum()`.",
+        ),
+        64: (
+            "a metrics hook returned something else than it may",
+            "train_metrics returns a dict of scalars or (sum, count); metrics on the device also "
+            "takes None as a count, nt.Max, nt.Min and nt.Concat.",
+            "Reduce each value to a scalar, or give it with its count.",
+        ),
+        65: (
+            "one metric name from two sources",
+            "Each reported name has one source.",
+            "Rename one of them.",
+        ),
+        66: (
+            "prepare returned something else than a dict of fields",
+            "What prepare returns is added to the batch fields by name.",
+            "Return a dict from field names to arrays.",
+        ),
+        67: (
+            "a leaf of params that can't be trained",
+            "params holds what is differentiated: real floating-point arrays.",
+            "Move integers, bools and keys to `state`; split complex values in two real arrays.",
+        ),
+        68: (
+            "no trainable leaf",
+            "The params that build_model returned hold no array.",
+            "Return the parameters as the second of `(model, params, state)`.",
+        ),
+        69: (
+            "a leaf of params or state that is no array",
+            "They hold arrays, numbers and, in state, typed PRNG keys.",
+            "Keep functions, strings and objects on the model.",
+        ),
+        70: (
+            "key paths that can't be told apart",
+            "Each leaf is named by its path of dict keys, indices and attributes.",
+            "Use strings or integers as keys.",
+        ),
+        71: (
+            "a 64-bit integer that does not fit 32 bits",
+            "Programs hold 32-bit integers; a 64-bit one is narrowed only when every value fits.",
+            "Rescale the value, or split it in two.",
+        ),
+        72: (
+            "a hook asks for a field its program doesn't have",
+            "The field is neither in the batch nor returned by prepare.",
+            "Return it from prepare, or give the parameter a default.",
+        ),
+    },
+)
+declare(
+    "CONTRACT",
+    {
+        1: (
+            "a host callback in a traced hook",
+            "jax.debug.print, pure_callback and io_callback call Python from inside a program; a "
+            "bundle holds no Python.",
+            "Return the value from the hook (train_metrics), or compute it in a host hook (metrics).",
+        ),
+        2: (
+            "an ordered effect in a traced hook",
+            "Ordered effects thread a token through the program; no bundle can carry one.",
+            "Remove the effect; keep what it needs in `state`.",
+        ),
+        3: (
+            "a traced value used as a Python value",
+            "`if`, `range`, `float()`, a shape or an index needs a number while the hook is traced; "
+            "this value is known only when the program runs.",
+            "Use jnp.where, jax.lax.cond or jax.lax.fori_loop, or make it a GraphConst field.",
+        ),
+        4: (
+            "a traced value kept outside its trace",
+            "A hook stored a traced value on the model, in a global or in a container, and a later "
+            "trace met it.",
+            "Return the value (through outputs or state) instead of keeping it.",
+        ),
+    },
+)
 declare("OPT", {})
 declare(
     "BUILD",
     {
+        40: (
+            "a traced function can't be written as a portable artifact",
+            "It holds an operation that the StableHLO version asked for doesn't have.",
+            "Ask for a newer version (--compat current), or write the operation otherwise.",
+        ),
+        41: (
+            "an imported function is not valid",
+            "Rewriting a traced function while it was imported made invalid StableHLO.",
+            "This is a defect of the compiler: please report it with the message.",
+        ),
+        42: (
+            "train_metrics on the host",
+            "The train step would have to return its outputs, which this version doesn't compile.",
+            "Leave `metrics_residency('train_metrics')` at \"device\".",
+        ),
         70: (
             "the output exists",
             "A bundle is never written over an existing name unless asked to.",
