@@ -15,6 +15,7 @@ The compiler's own areas are in `nitroc.errors`, under the same base.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -39,6 +40,12 @@ def declare(area: str, rows: dict[int, tuple[str, str, str]]) -> None:
         code = f"E-{area}-{number:03d}"
         assert code not in CODES, code
         CODES[code] = CodeInfo(title, cause, fix)
+
+
+def near(name: str, known: Sequence[str]) -> str:
+    """`; did you mean 'x'?` for the nearest of `known`, or nothing."""
+    found = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 class NitroError(Exception):
@@ -139,6 +146,31 @@ declare(
             "two sources for the parameters",
             "`resume` and `checkpoint` are both given.",
             "Resume continues a run; `checkpoint` starts a fresh one from its weights: keep one.",
+        ),
+        63: (
+            "a name that is not there",
+            "A scalar, Device field, split or metric was named that the bundle or the run lacks.",
+            "Use one of the names listed.",
+        ),
+        64: (
+            "a scheduled value set by hand",
+            "A schedule gives this value at every step; one set by hand would be lost.",
+            "Take the name out of `schedules`, then set it.",
+        ),
+        65: (
+            "a value of another shape or dtype",
+            "A Device field keeps the shape and dtype that the programs were compiled for.",
+            "Give a value of the shape and dtype that the message states.",
+        ),
+        66: (
+            "this run can't do that",
+            "The experiment or bundle lacks what the call needs: a train split, a program, data.",
+            "Do what the message says.",
+        ),
+        67: (
+            "a stopping or ranking rule that can't work",
+            "A patience, mode, metric or count of a rule is impossible in this run.",
+            "Correct the value that the message names.",
         ),
     },
 )
@@ -342,6 +374,158 @@ declare(
             "too little device memory",
             "A program needs more memory than the device has.",
             "Use a smaller batch, more accumulation, or a larger device.",
+        ),
+    },
+)
+
+
+declare(
+    "RUN",
+    {
+        1: (
+            "the run directory can't be written",
+            "The path is a file, is read-only, or its disk is full.",
+            "Give another `run_dir`, or make this one writable.",
+        ),
+        2: (
+            "another training holds the run directory",
+            "A live process has the directory's lock; only one may write it.",
+            "Wait for it, stop it, or train in another `run_dir`.",
+        ),
+        3: (
+            "no such run",
+            "The directory holds no run, or none with this id.",
+            "`nitroc runs` lists those there are.",
+        ),
+    },
+)
+
+declare(
+    "CKPT",
+    {
+        1: (
+            "no checkpoint",
+            "The directory holds no checkpoint of the run asked for.",
+            "Train first, or name another run or path.",
+        ),
+        2: (
+            "a damaged checkpoint",
+            "A file of the checkpoint is missing, or its size or sha256 is not what meta.json says.",
+            "Use an older checkpoint.",
+        ),
+        3: (
+            "a checkpoint of another format",
+            "The checkpoint was written in a format this runtime does not know.",
+            "Use the nitroc that wrote it, or a newer one.",
+        ),
+        4: (
+            "a checkpoint of another layout",
+            "A leaf or slot is missing, extra, or has another shape or dtype than the bundle's.",
+            "Build with the structure the checkpoint was trained with, or start a fresh run.",
+        ),
+        5: (
+            "a checkpoint of another structure",
+            "A GraphConst value of the run differs from the checkpoint's.",
+            "Build with the recorded value, or start a fresh run.",
+        ),
+        6: (
+            "nothing to resume with",
+            "`resume` needs a checkpointer, and it is off.",
+            "Give a checkpointer, or train without `resume`.",
+        ),
+        7: (
+            "a checkpoint could not be written",
+            "The store refused the write: full, read-only or gone.",
+            "Free the disk or give another directory; the last checkpoint stands.",
+        ),
+        8: (
+            "a logger can't continue",
+            "The checkpoint's logger has state that the run's logger can't take up.",
+            "Use the logger the run was started with.",
+        ),
+    },
+)
+
+declare(
+    "SCHED",
+    {
+        1: (
+            "not a schedule",
+            "Called with the horizon it returned neither a function nor a number.",
+            "Return f(step) from the factory, or say nt.schedule(f).",
+        ),
+        2: (
+            "a schedule's value its slot can't hold",
+            "The value is not finite, not real, not a scalar, or of another kind than the slot.",
+            "Check the schedule at the step that the message names.",
+        ),
+    },
+)
+
+declare(
+    "GUARD",
+    {
+        2: (
+            "the finite guard stopped the run",
+            "The loss, the gradient norm or a scalar of the step was NaN or infinite; nothing of "
+            "that step was committed.",
+            "Lower the learning rate, clip gradients, or look at the parameter that is named.",
+        ),
+        3: (
+            "a metric that decides is not finite",
+            "A ranking or stopping metric was NaN or infinite, with on_nonfinite_metric=error.",
+            "Fix the metric, or say on_nonfinite_metric=ignore.",
+        ),
+    },
+)
+
+declare(
+    "DATA",
+    {
+        60: (
+            "a step without weight",
+            "The weights of a `(sum, weight)` loss add up to no more than 0 over the step.",
+            "Check masks and sample weights of the batches of this step.",
+        ),
+        61: (
+            "the wrong number of rows",
+            "A batch has other rows than the program was compiled for, or its fields disagree.",
+            "Give the number of rows the message states; drop a short last train batch.",
+        ),
+        62: (
+            "a missing field",
+            "The batch lacks a field that the program reads.",
+            "Add the field; the message lists those it has.",
+        ),
+        63: (
+            "a field of another shape or dtype",
+            "A batch's field differs from what the program was compiled for.",
+            "Give the shape and dtype that the message states, batch axis first.",
+        ),
+        64: (
+            "not a batch",
+            "A prediction takes a dict of fields, batch axis first, or an iterable of such dicts.",
+            "Wrap the array: {field: array}.",
+        ),
+        65: (
+            "no such split",
+            "The data has no split of this name.",
+            "Use one of the splits listed.",
+        ),
+        66: (
+            "an empty epoch",
+            "A split gave no batch, or the train batches do not divide by accum.",
+            "Check the source's length and batch size.",
+        ),
+        67: (
+            "a metric's value can't be read",
+            "The `metrics` hook returned something else than (sum, count), Max, Min or Concat.",
+            "Return (sum, count); (sum, None) for a plain sum.",
+        ),
+        68: (
+            "a device array from a host hook",
+            "Host-resident `metrics` returned a device array, which would stall the device.",
+            "Compute host metrics with numpy.",
         ),
     },
 )

@@ -1,0 +1,96 @@
+"""The packed scalars: one f32 word per Device scalar and hyperparameter, one upload per dispatch.
+
+A value is computed in f64 and rounded once; i32 and i1 values are bit-cast into their word, so they
+are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from nitro_runtime.errors import UsageError, near
+from nitro_runtime.manifest import ScalarEntry
+from nitro_runtime.schedules import Number, Schedule, coerce
+
+
+class Scalars:
+    """The current value of every scalar by name, and the schedules that move some of them."""
+
+    def __init__(
+        self,
+        entries: Sequence[ScalarEntry],
+        values: Mapping[str, Number],
+        schedules: Mapping[str, Schedule],
+    ) -> None:
+        self._entries = {entry.name: entry for entry in entries}
+        for name in schedules:
+            if name not in self._entries:
+                raise _unknown(name, self._entries, "schedule")
+        missing = [n for n in self._entries if n not in values and n not in schedules]
+        if missing:
+            raise UsageError(63, f"no value for the scalars {', '.join(sorted(missing))}")
+        self.schedules = dict(schedules)
+        self.values: dict[str, Number] = {
+            name: _held(values[name], entry)
+            for name, entry in self._entries.items()
+            if name in values
+        }
+
+    def advance(self, step: int) -> list[str]:
+        """Sets every scheduled scalar to its value at `step`; returns new warnings."""
+        warnings: list[str] = []
+        for name, schedule in self.schedules.items():
+            warned = schedule.warning
+            self.values[name] = schedule(step)
+            if schedule.warning is not warned and schedule.warning is not None:
+                warnings.append(schedule.warning)
+        return warnings
+
+    def set(self, name: str, value: Number) -> None:
+        """Changes a Device scalar by hand; E-USAGE-063 or -064 for a name that can't be."""
+        entry = self._entries.get(name)
+        if entry is None or entry.kind != "device":
+            raise _unknown(name, self.device_names(), "Device scalar")
+        if name in self.schedules:
+            raise UsageError(
+                64,
+                f"{name} is scheduled: a value set by hand would last until the next step",
+                where=f"field {name}",
+                help="take it out of `schedules` first",
+            )
+        self.values[name] = _held(value, entry)
+
+    def device_names(self) -> list[str]:
+        """The Device scalars, in order."""
+        return [entry.name for entry in self._entries.values() if entry.kind == "device"]
+
+    def pack(self, layout: Sequence[ScalarEntry], shape: tuple[int, ...]) -> np.ndarray:
+        """A fresh f32 array of `shape` (`[S]` or `[1, S]`) for a program with this layout."""
+        row = np.zeros(shape, np.float32)
+        words = row.reshape(-1)
+        bits = words.view(np.int32)
+        for entry in layout:
+            if entry.dtype == "f32":
+                words[entry.index] = self.values[entry.name]
+            else:
+                bits[entry.index] = self.values[entry.name]
+        return row
+
+
+def _held(value: Number, entry: ScalarEntry) -> Number:
+    """A base value in the slot's type: as a schedule's, but non-finite values may stand."""
+    if entry.dtype == "f32" and not isinstance(value, bool):
+        return float(value)
+    return coerce(value, entry.name, 0, entry.dtype)
+
+
+def _unknown(name: str, known: Mapping[str, object] | list[str], what: str) -> UsageError:
+    names = sorted(known)
+    return UsageError(
+        63,
+        f"no {what} {name!r}{near(name, names)}",
+        where=f"field {name}",
+        help=f"those there are: {', '.join(names) or 'none'}",
+    )
