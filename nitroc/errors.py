@@ -120,7 +120,7 @@ declare(
             "a host callback in a traced hook",
             "jax.debug.print, pure_callback and io_callback call Python from inside a program; a "
             "bundle holds no Python.",
-            "Return the value from the hook (train_metrics), or compute it in a host hook (metrics).",
+            "Return the value from the hook, or compute it in a host hook (metrics).",
         ),
         2: (
             "an ordered effect in a traced hook",
@@ -129,7 +129,7 @@ declare(
         ),
         3: (
             "a traced value used as a Python value",
-            "`if`, `range`, `float()`, a shape or an index needs a number while the hook is traced; "
+            "`if`, `range`, `float()`, a shape or an index needs a number while tracing; "
             "this value is known only when the program runs.",
             "Use jnp.where, jax.lax.cond or jax.lax.fori_loop, or make it a GraphConst field.",
         ),
@@ -185,12 +185,6 @@ declare(
             "a program that no loader would accept",
             "An emitted program breaks the format's rules.",
             "This is a defect of the compiler: please report it with the message.",
-        ),
-        75: (
-            "a value that is not reproducible",
-            "The bundle would hold something that differs between equal builds, such as an "
-            "absolute path.",
-            "Use a path relative to the project, or a Host field that is not recorded.",
         ),
     },
 )
