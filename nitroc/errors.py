@@ -40,10 +40,142 @@ class BuildError(NitroError):
     exit_code = 3
 
 
-declare("FIELD", {})
+declare(
+    "FIELD",
+    {
+        1: (
+            "a Host field is used in a traced hook",
+            "Host fields never reach a compiled program, so their values do not exist there.",
+            "Mark it GraphConst (a new value recompiles) or Device (never recompiles), or read it "
+            "in a host hook.",
+        ),
+        2: (
+            "a Device field decides structure",
+            "A Device value is an input of the program: if, range, a shape or an index position "
+            "needs a value that is known when the program is made.",
+            "Mark the field GraphConst.",
+        ),
+        3: (
+            "a marker is used wrongly",
+            "Device, Host and GraphConst each stand around exactly one type, and outermost.",
+            "Write name: nt.Device[float].",
+        ),
+        4: (
+            "a class attribute looks like a field and is none",
+            "Only annotated names become fields; the value would bind nowhere.",
+            "Annotate it, or start its name with an underscore.",
+        ),
+        5: (
+            "the default of a field is mutable",
+            "Every instance would share the one object.",
+            "Use a tuple, or dataclasses.field(default_factory=...).",
+        ),
+        6: (
+            "a field has the name of a hook",
+            "The name would hide the hook.",
+            "Rename the field, or write the hook as a method.",
+        ),
+        7: (
+            "a GraphConst value has no content to compare",
+            "Programs are reused by the content of their constants: a value and its deep copy "
+            "must be equal and hash alike.",
+            "Use numbers, strings, tuples, frozen dataclasses of those, or plain functions.",
+        ),
+        8: (
+            "a value does not have its field's type",
+            "GraphConst and Device values are converted to the declared type; this one can't be.",
+            "Give a value of that type, or declare another type.",
+        ),
+        9: (
+            "a Device value can't be put on a device",
+            "A Device field holds a number, a numeric array, or a nested dict or tuple of these.",
+            "Convert the value, or mark the field Host.",
+        ),
+        10: (
+            "a run option has a marker it can't have",
+            "A run option is no input of a program, and most never change one.",
+            "Leave the field unmarked (Host).",
+        ),
+        11: (
+            "an unknown preset",
+            "The class's presets() has no such name.",
+            "Use one of those listed.",
+        ),
+        12: (
+            "a base class annotates fields and is no Experiment",
+            "Only subclasses of nt.Experiment have fields.",
+            "Derive the base class from nt.Experiment.",
+        ),
+        13: (
+            "an annotation can't be read",
+            "The annotation uses a marker, but names something that is not there at run time.",
+            "Import what it names at run time.",
+        ),
+        14: (
+            "a field was given in two ways",
+            "A preset is recorded by the two-argument form; preset= claims one for an instance.",
+            "Give one of them.",
+        ),
+        15: (
+            "an unknown field",
+            "No field of the class has this name.",
+            "Use one of the fields listed.",
+        ),
+        16: (
+            "a field has no value",
+            "It has no default and none was given.",
+            "Give it in the constructor, by --set or in a preset.",
+        ),
+    },
+)
 declare(
     "HOOK",
     {
+        1: (
+            "a hook is missing",
+            "build_data (unless data= is given), build_model, forward and loss are required.",
+            "Write the hook; its signature is in the message.",
+        ),
+        2: (
+            "a hook has another signature",
+            "Hooks take fixed arguments by position and batch fields by keyword only.",
+            "Write the signature shown.",
+        ),
+        3: (
+            "a hook asks for a field that no batch has",
+            "The keyword-only parameters of a hook name fields of the batch.",
+            "Correct the name, or give the parameter a default to make it optional.",
+        ),
+        4: (
+            "an optional field is nearly the name of one that exists",
+            "A misspelt name would silently take its default.",
+            "Correct the name, or rename the parameter.",
+        ),
+        5: (
+            "a hook this version does not run",
+            "The hook belongs to the language, and nothing here would call it.",
+            "Remove it; nothing that is written is ignored silently.",
+        ),
+        6: (
+            "a hook returned something else",
+            "The result does not have the form the hook's contract states.",
+            "Return what the message says.",
+        ),
+        7: (
+            "derive names an unknown field",
+            "derive returns values for fields of the experiment.",
+            "Correct the name, or declare the field.",
+        ),
+        8: (
+            "a host metric asks for a field that prepare makes on the device",
+            "Host metrics see the batch as it was loaded.",
+            "Return 'device' from metrics_residency, or compute the field in metrics.",
+        ),
+        9: (
+            "a host hook asks for train or key",
+            "Only traced hooks are given train and key.",
+            "Remove the parameter.",
+        ),
         60: (
             "a hook raised while it was traced",
             "The hook's own code, or a library it calls, raised on arguments of these shapes.",
@@ -141,7 +273,31 @@ declare(
         ),
     },
 )
-declare("OPT", {})
+declare(
+    "OPT",
+    {
+        40: (
+            "the number of batches is no multiple of accum",
+            "An optimizer step takes accum whole batches of one epoch.",
+            "Change the batch size, the data or accum to one of the counts named.",
+        ),
+        41: (
+            "the base learning rate is 0",
+            "With every leaf frozen nothing can train, and a schedule's ratio to it is undefined.",
+            "Give a learning rate above 0.",
+        ),
+        42: (
+            "an optimizer setting is out of range",
+            "Learning rates and decays are finite and not negative; hyperparameters are numbers.",
+            "Correct the value at the place named.",
+        ),
+        43: (
+            "optimizer is no rule",
+            "The optimizer field or hook must give one of nt.rules or a function of nt.rule.",
+            "Return a rule, as in nt.rules.Adam.",
+        ),
+    },
+)
 declare(
     "BUILD",
     {
@@ -185,6 +341,32 @@ declare(
             "a program that no loader would accept",
             "An emitted program breaks the format's rules.",
             "This is a defect of the compiler: please report it with the message.",
+        ),
+    },
+)
+declare(
+    "SCHED",
+    {
+        40: (
+            "a schedule's name is no optimizer field and no scalar Device field",
+            "A schedule drives learning_rate, weight_decay, a float of the rule, or a Device "
+            "scalar.",
+            "Use one of the names listed.",
+        ),
+        41: (
+            "a schedule's name means two things",
+            "An optimizer field and a Device field have the same name.",
+            'Qualify it: {"opt": {...}} or {"device": {...}}.',
+        ),
+        42: (
+            "this can't be scheduled",
+            "Structure, clipping and arrays are fixed while a run goes on.",
+            "Schedule a scalar Device field instead.",
+        ),
+        43: (
+            "a schedule of weight_decay beside a weight_decay method",
+            "The curve would set every group's coefficient and the method would bind nowhere.",
+            "Keep one of the two.",
         ),
     },
 )

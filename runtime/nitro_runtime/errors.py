@@ -132,6 +132,36 @@ class RunError(NitroError):
 declare(
     "USAGE",
     {
+        1: (
+            "an unknown option or field",
+            "No run option and no field of the experiment has this name.",
+            "Use one of the names listed.",
+        ),
+        2: (
+            "an option is out of range",
+            "The value is not one the option can have; the message states the range.",
+            "Give a value in the range.",
+        ),
+        3: (
+            "an option this version does not have",
+            "The option belongs to the language, and nothing here would act on it.",
+            "Leave it at the value named.",
+        ),
+        4: (
+            "the value of --set can't be read",
+            "VALUE is read by the declared type: JSON for containers, none, bare words for text.",
+            "Write a value of the type shown.",
+        ),
+        5: (
+            "a baked value can't change when a bundle runs",
+            "GraphConst fields and baked options are part of the compiled programs.",
+            "Build again with the new value.",
+        ),
+        6: (
+            "a field can't be set on the command line",
+            "Its declared type is no scalar, so text does not say what value is meant.",
+            "Annotate it with a scalar type, or give the value in Python.",
+        ),
         60: (
             "an option is out of range",
             "A run option has a value outside its range.",
@@ -252,6 +282,66 @@ declare(
 declare(
     "DATA",
     {
+        1: (
+            "a batch is no dict of fields",
+            "Sources yield dicts from field name to array, batch axis first.",
+            "Yield {name: array, ...}.",
+        ),
+        2: (
+            "a field has a reserved name",
+            "train, key and self are handed to hooks by the framework.",
+            "Rename the field.",
+        ),
+        3: (
+            "a traced hook asks for a field that is not numeric",
+            "Text and objects stay on the host; programs take numbers.",
+            "Encode the field as numbers, or read it in a host hook.",
+        ),
+        4: (
+            "a value does not fit its narrowed type",
+            "f64 becomes f32 and i64 becomes i32 only when every value fits.",
+            "Cast the field in the source, to a type that holds its values.",
+        ),
+        5: (
+            "a batch differs from the first one",
+            "Programs are compiled for one set of names, dtypes and shapes per split.",
+            "Make every batch of the split alike; only the last may have fewer rows.",
+        ),
+        6: (
+            "the fields of a batch have different numbers of rows",
+            "Axis 0 of every routed field is the batch.",
+            "Put the batch axis first in every field.",
+        ),
+        7: (
+            "a field has no batch axis",
+            "Axis 0 of every routed field is the batch.",
+            "Give it one value per row, or make it a Device field.",
+        ),
+        8: (
+            "a split is empty",
+            "There is no batch, or a batch of zero rows, to take shapes from.",
+            "Give the split at least one row, or leave it out.",
+        ),
+        9: (
+            "a split can't be counted or read twice",
+            "A source has len() in batches and starts again at each epoch.",
+            "Pass a list of batches, nt.data.arrays(...), or an object with __len__ and __iter__.",
+        ),
+        10: (
+            "the splits are no dict with train",
+            "build_data returns a dict of splits: train, and any others.",
+            'Return {"train": source, ...}.',
+        ),
+        11: (
+            "there is no such split",
+            "The experiment's data has no split of this name.",
+            "Use one of those listed.",
+        ),
+        12: (
+            "two splits have fields of different types or shapes",
+            "Every split runs through programs of the train split's shapes.",
+            "Give the field the same dtype and row shape in both splits.",
+        ),
         30: (
             "a dtype no program holds",
             "The array holds text, objects, dates or another dtype outside the dialect.",
