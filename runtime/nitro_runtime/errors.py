@@ -5,7 +5,7 @@
      +- BundleError    E-BUNDLE   exit 3   a bundle is refused
      +- CheckpointError E-CKPT    exit 3   a checkpoint is refused
      +- DeviceError    E-DEVICE   exit 4   this machine can't run it
-     +- DataError      E-DATA     exit 3   a batch or a source is wrong (exit 1 when a step finds it)
+     +- DataError      E-DATA     exit 3   a batch or source is wrong (exit 1 when a step finds it)
      +- ScheduleError  E-SCHED    exit 3   a schedule is wrong (exit 1 when a step finds it)
      +- GuardError     E-GUARD    exit 1   a guard or the finite guard stopped the run
      +- RunError       E-RUN      exit 1   the run failed otherwise
@@ -500,7 +500,7 @@ declare(
         ),
         2: (
             "a damaged checkpoint",
-            "A file of the checkpoint is missing, or its size or sha256 is not what meta.json says.",
+            "A file of the checkpoint is missing, or is not what its meta.json says.",
             "Use an older checkpoint.",
         ),
         3: (

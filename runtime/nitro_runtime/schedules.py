@@ -125,7 +125,7 @@ def resolve(
 def coerce(value: Any, name: str, step: int, dtype: str) -> Number:
     """`value` as the slot of `name` holds it; E-SCHED-002 names schedule, step and value.
 
-    f32 takes a real number whose rounding to f32 is finite, i32 a whole one in its range, i1 a bool.
+    f32 takes a real number that is finite in f32, i32 a whole one in its range, i1 a bool.
     """
     scalar = _scalar(value)
     if scalar is None:
