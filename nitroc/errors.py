@@ -301,6 +301,41 @@ declare(
 declare(
     "BUILD",
     {
+        20: (
+            "a program can't be written for the StableHLO version asked",
+            "An op of it is newer than that version, or the emitted module is not valid.",
+            "Choose another --compat, or avoid the op the message names.",
+        ),
+        21: (
+            "unknown StableHLO version",
+            "--compat takes max, current or M.m.p, within what this jaxlib can write.",
+            "Leave --compat out: the default is the version of 12 weeks ago.",
+        ),
+        22: (
+            "an imported function does not fit the program",
+            "Its file is missing, has another signature, or brings a symbol that is taken.",
+            "Build again from the experiment: functions and IR are from different builds.",
+        ),
+        23: (
+            "a named op reached emission",
+            "The pipeline was stopped before `expand`.",
+            "Emit the module after its last pass.",
+        ),
+        24: (
+            "a scalar does not fit one word of the packed scalars",
+            "The argument holds f32, i32 and i1 only.",
+            "Use one of those dtypes; arrays are inputs of role device.",
+        ),
+        25: (
+            "unknown layout",
+            "--layout takes auto, flat or leaves.",
+            "Leave --layout out: the default is auto.",
+        ),
+        26: (
+            "no such program",
+            "The module does not hold a program of that name.",
+            "Choose one of those the message lists.",
+        ),
         40: (
             "a traced function can't be written as a portable artifact",
             "It holds an operation that the StableHLO version asked for doesn't have.",
