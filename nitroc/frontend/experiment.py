@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import html
+import inspect
 import sys
 import types
 from collections.abc import Mapping
@@ -65,9 +66,7 @@ class Experiment:
 
 def _rows(experiment: Experiment) -> list[tuple[str, str, str]]:
     known = type(experiment).__nitro_fields__.values()
-    return [
-        (f.name, MARKER_NAMES[f.kind], short_value(getattr(experiment, f.name))) for f in known
-    ]
+    return [(f.name, MARKER_NAMES[f.kind], short_value(getattr(experiment, f.name))) for f in known]
 
 
 def _class_frame() -> FrameType:
@@ -109,7 +108,7 @@ def _declare(cls: type[Experiment], frame: FrameType) -> None:
 
 
 def _annotations(cls: type, site: _Site) -> dict[str, Any]:
-    found = dict(cls.__dict__.get("__annotations__", {}))
+    found = inspect.get_annotations(cls)
     for name, annotation in found.items():
         if isinstance(annotation, str):
             try:
@@ -140,7 +139,7 @@ def _refuse_plain_bases(cls: type) -> None:
     for base in cls.__mro__[1:]:
         if issubclass(base, Experiment) or base.__module__ in ("builtins", "typing", "abc"):
             continue
-        names = [n for n in base.__dict__.get("__annotations__", {}) if not n.startswith("_")]
+        names = [n for n in inspect.get_annotations(base) if not n.startswith("_")]
         if names:
             raise FieldError(
                 12,
@@ -155,7 +154,7 @@ def _refuse_unannotated(cls: type, annotations: Mapping[str, Any], site: _Site) 
     for name, value in vars(cls).items():
         if name.startswith("_") or name in annotations or _is_code(value):
             continue
-        if name in cls.__dict__.get("__annotations__", {}):
+        if name in inspect.get_annotations(cls):
             continue
         if is_hook_name(name):
             _refuse_hook_name(name, site)
@@ -330,5 +329,3 @@ def with_values(experiment: E, values: Mapping[str, Any]) -> E:
         if not isinstance(getattr(cls, name, None), functools.cached_property):
             object.__setattr__(copy, name, value)
     return copy
-
-

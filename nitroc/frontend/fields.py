@@ -128,7 +128,9 @@ def type_text(declared: Any) -> str:
         return "None"
     if isinstance(declared, type) and not get_args(declared):
         module = declared.__module__
-        return declared.__qualname__ if module == "builtins" else f"{module}.{declared.__qualname__}"
+        return (
+            declared.__qualname__ if module == "builtins" else f"{module}.{declared.__qualname__}"
+        )
     return str(declared).replace("typing.", "")
 
 

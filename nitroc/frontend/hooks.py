@@ -138,9 +138,7 @@ def check_signature(experiment: Any, spec: HookSpec) -> None:
     """E-HOOK-002 unless the hook takes `spec.arguments` by position and fields by keyword only."""
     hook = getattr(experiment, spec.name)
     parameters = list(inspect.signature(hook).parameters.values())
-    positional = [
-        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     problem = _position_problem(spec, parameters, positional) or _keyword_problem(spec, parameters)
     if problem:
         raise HookError(

@@ -282,11 +282,6 @@ declare(
 declare(
     "DATA",
     {
-        1: (
-            "a batch is no dict of fields",
-            "Sources yield dicts from field name to array, batch axis first.",
-            "Yield {name: array, ...}.",
-        ),
         2: (
             "a field has a reserved name",
             "train, key and self are handed to hooks by the framework.",
@@ -317,16 +312,6 @@ declare(
             "Axis 0 of every routed field is the batch.",
             "Give it one value per row, or make it a Device field.",
         ),
-        8: (
-            "a split is empty",
-            "There is no batch, or a batch of zero rows, to take shapes from.",
-            "Give the split at least one row, or leave it out.",
-        ),
-        9: (
-            "a split can't be counted or read twice",
-            "A source has len() in batches and starts again at each epoch.",
-            "Pass a list of batches, nt.data.arrays(...), or an object with __len__ and __iter__.",
-        ),
         10: (
             "the splits are no dict with train",
             "build_data returns a dict of splits: train, and any others.",
@@ -351,6 +336,77 @@ declare(
             "unknown dtype name",
             "The spelling is not a dtype of the dialect.",
             "Use one of the spellings listed.",
+        ),
+        32: (
+            "a one-shot source",
+            "A generator or another iterator is empty after one epoch.",
+            "Return an object whose __iter__ starts afresh, or a list of batches.",
+        ),
+        33: (
+            "not a data source",
+            "The object has neither iteration nor begin_epoch and batch_at.",
+            "Return a list of batches, nt.data.arrays(...), or a source of your own.",
+        ),
+        34: (
+            "a source without len",
+            "Schedules, progress and resuming need the number of batches.",
+            "Define __len__: the number of batches of one epoch.",
+        ),
+        35: (
+            "a split without batches",
+            "The source is empty, or has fewer rows than one batch and drops the rest.",
+            "Leave the split out, or give it data.",
+        ),
+        36: (
+            "a batch that is not a dict",
+            "A batch maps field names to arrays.",
+            "Yield a dict from field name to array.",
+        ),
+        37: (
+            "a batch that is None",
+            "A worker returned None, as when a function forgets its return.",
+            "Return every batch of the epoch once.",
+        ),
+        38: (
+            "no batch axis",
+            "No field of the batch is an array or a list with one entry per row.",
+            "Make the batch the first axis of each array.",
+        ),
+        39: (
+            "a batch of zero rows",
+            "The first axis of the batch's arrays is empty.",
+            "Leave empty batches out.",
+        ),
+        40: (
+            "another number of batches than len",
+            "An epoch delivers each batch once; the source ended early or went on.",
+            "Make __len__ the number of batches that iterating gives.",
+        ),
+        41: (
+            "fields of unequal length",
+            "The columns of nt.data.arrays differ in their number of rows.",
+            "Give each field one entry per row.",
+        ),
+        42: (
+            "a field without rows",
+            "nt.data.arrays got no field with rows, or a single value for one.",
+            "Pass arrays whose first axis is the row.",
+        ),
+        43: (
+            "batch size below 1",
+            "nt.data.arrays needs a whole number of rows per batch.",
+            "Give a batch size of at least 1.",
+        ),
+        44: (
+            "Prefetch option below 1",
+            "Nothing can be read ahead with no worker or no room.",
+            "Give at least 1, or use NoPrefetch(source).",
+        ),
+        45: (
+            "batch_at and iteration differ",
+            "Index access and iteration give different batches, often because batch_at takes its "
+            "index for a row's.",
+            "Return the i-th batch of the plan.",
         ),
     },
 )
