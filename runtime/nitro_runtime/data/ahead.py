@@ -1,0 +1,135 @@
+"""One thread that runs an iterator ahead of its consumer, within a bound."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_POLL_SECONDS = 0.1
+_JOIN_SECONDS = 0.2
+_END = object()
+
+
+class _Channel(Generic[T]):
+    """What the two threads share. It knows neither of them, so that either can go away."""
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.changed = threading.Condition()
+        self.items: deque[T] = deque()
+        self.ended = False
+        self.failure: BaseException | None = None
+        self.closed = False
+
+    def wait_for_room(self) -> bool:
+        """Waits until an item may be made; False once the consumer has gone."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.closed or len(self.items) < self.depth)
+            return not self.closed
+
+    def offer(self, item: T) -> None:
+        with self.changed:
+            if not self.closed:
+                self.items.append(item)
+            self.changed.notify_all()
+
+    def end(self, failure: BaseException | None) -> None:
+        with self.changed:
+            self.ended, self.failure = True, failure
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self.items.clear()
+            self.changed.notify_all()
+
+    def wait_for_item(self, seconds: float) -> bool:
+        """Waits up to `seconds`; True when there is an item, an end, or nobody to wait for."""
+        with self.changed:
+            return self.changed.wait_for(
+                lambda: bool(self.items) or self.ended or self.closed, seconds
+            )
+
+
+def _produce(channel: _Channel[T], read: Iterator[R], prepare: Callable[[R], T]) -> None:
+    failure: BaseException | None = None
+    try:
+        while channel.wait_for_room():
+            raw: Any = next(read, _END)
+            # A read may take long: one that outlived its consumer must not reach the device.
+            if raw is _END or channel.closed:
+                break
+            channel.offer(prepare(raw))
+    except BaseException as error:  # raised again where the batch is asked for
+        failure = error
+    try:
+        finish = getattr(read, "close", None)
+        if finish is not None:
+            finish()
+    except BaseException as error:  # a source's `finally` block
+        failure = failure or error
+    channel.end(failure)
+
+
+class Ahead(Generic[T]):
+    """The items `prepare(raw)` for `raw` in `read`, in order, made up to `depth` ahead.
+
+    What `read` or `prepare` raises is raised here, as itself, after the items before it. `poll` is
+    called about ten times a second while an item is waited for. Close it, or use it in `with`.
+    """
+
+    def __init__(
+        self,
+        read: Iterator[R],
+        prepare: Callable[[R], T],
+        depth: int,
+        poll: Callable[[], None] | None = None,
+    ) -> None:
+        self._poll = poll
+        self._channel: _Channel[T] = _Channel(depth)
+        self._thread = threading.Thread(
+            target=_produce, args=(self._channel, read, prepare), name="nitro-prefetch", daemon=True
+        )
+        # A loop left by `break` never closes its iterator: collecting it lets the thread go.
+        self._finalizer = weakref.finalize(self, self._channel.close)
+        self._thread.start()
+
+    def __iter__(self) -> Ahead[T]:
+        return self
+
+    def __next__(self) -> T:
+        channel = self._channel
+        while not channel.wait_for_item(_POLL_SECONDS):
+            if self._poll is not None:
+                self._poll()
+        with channel.changed:
+            if channel.items:
+                channel.changed.notify_all()
+                return channel.items.popleft()
+            failure, channel.failure = channel.failure, None
+        self.close()
+        if failure is not None:
+            raise failure
+        raise StopIteration
+
+    def close(self) -> None:
+        """Drops what is prepared and joins the thread, for at most 0.2 s.
+
+        A thread stuck in the source's own code ends at its next step; as a daemon it never keeps
+        the process alive.
+        """
+        self._finalizer()
+        self._thread.join(_JOIN_SECONDS)
+
+    def __enter__(self) -> Ahead[T]:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,157 @@
+"""One pass over a source: every batch once, in order, prepared ahead of its use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from nitro_runtime.data.ahead import Ahead
+from nitro_runtime.data.prefetch import depth_of, unwrap
+from nitro_runtime.data.source import (
+    Batch,
+    batch_at,
+    batches,
+    begin,
+    check_batch,
+    check_source,
+    close,
+    is_addressable,
+)
+from nitro_runtime.errors import DataError
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pass(Iterator[T_co], AbstractContextManager["Pass[T_co]"], Protocol[T_co]):
+    """An iterator over prepared batches; `close` (or leaving `with`) ends its thread."""
+
+    def close(self) -> None: ...
+
+
+class _Direct(Iterator[T]):
+    """The same on the consumer's thread: nothing is prepared ahead."""
+
+    def __init__(self, read: Iterator[Any], prepare: Callable[[Any], T]) -> None:
+        self._read = read
+        self._prepare = prepare
+
+    def __next__(self) -> T:
+        return self._prepare(next(self._read))
+
+    def close(self) -> None:
+        close(self._read)
+
+    def __enter__(self) -> _Direct[T]:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def open_epoch(
+    source: Any,
+    epoch: int,
+    seed: int,
+    *,
+    prepare: Callable[[Batch], T],
+    split: str,
+    depth: int | None = None,
+    start: int = 0,
+    poll: Callable[[], None] | None = None,
+) -> Pass[T]:
+    """`prepare(batch)` for each batch of `epoch`, in order, from batch index `start` on.
+
+    `begin_epoch` or `set_epoch` runs here, in the calling thread; the batches are read and prepared
+    on one thread, at most `depth` ahead (the wrapper's, when None; 0: no thread). A source without
+    `batch_at` is read from its beginning to reach `start`. `poll` is called while a batch is waited
+    for; what it raises ends the wait.
+
+    Errors of the source or of `prepare` arrive as themselves, with a note naming split and batch.
+    Raises as `check_source` and `check_batch`, and E-DATA-040 when the source gives another number
+    of batches than `len` says.
+    """
+    inner = unwrap(source)
+    check_source(inner, split)
+    plan = begin(inner, epoch, seed)
+    count = batches(inner, split)
+    read = _read(inner, plan, count, start, split)
+    bound = depth_of(source) if depth is None else depth
+
+    def prepare_one(item: tuple[int, Batch]) -> T:
+        index, batch = item
+        with _Located(split, index):
+            return prepare(batch)
+
+    if bound == 0:
+        return _Direct(read, prepare_one)
+    return Ahead(read, prepare_one, bound, poll)
+
+
+class _Located:
+    """Notes split and batch index on what is raised inside.
+
+    A StopIteration that escapes user code would end the epoch early: it becomes a RuntimeError,
+    as Python makes it inside generators.
+    """
+
+    def __init__(self, split: str, index: int) -> None:
+        self._where = f"in split {split!r}, batch {index}"
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _traceback: Any) -> None:
+        if isinstance(error, StopIteration):
+            raise RuntimeError(f"StopIteration {self._where}") from error
+        if isinstance(error, Exception) and self._where not in getattr(error, "__notes__", ()):
+            error.add_note(self._where)
+
+
+def _read(
+    source: Any, plan: Any, count: int, start: int, split: str
+) -> Generator[tuple[int, Batch], None, None]:
+    if is_addressable(source):
+        for index in range(start, count):
+            with _Located(split, index):
+                batch = check_batch(batch_at(source, index, plan), split, index)
+            yield index, batch
+        return
+    iterator = iter(source)
+    try:
+        yield from _iterate(iterator, count, start, split)
+    finally:
+        close(iterator)
+
+
+def _iterate(
+    iterator: Iterator[Any], count: int, start: int, split: str
+) -> Generator[tuple[int, Batch], None, None]:
+    index = 0
+    while True:
+        with _Located(split, index):
+            batch = next(iterator, _END)
+            _check_count(index, count, split, ended=batch is _END)
+        if batch is _END:
+            return
+        if index >= start:
+            with _Located(split, index):
+                checked = check_batch(batch, split, index)
+            yield index, checked
+        index += 1
+
+
+_END: Any = object()
+
+
+def _check_count(index: int, count: int, split: str, *, ended: bool) -> None:
+    if ended == (index == count):
+        return
+    found = f"gave {index}" if ended else "gives more"
+    raise DataError(
+        40,
+        f"len() is {count} batches, but the source {found}",
+        where=f"split {split!r}",
+        help="__len__ is the number of batches iterating gives, each time it starts",
+        step_found=True,
+    )
