@@ -128,7 +128,8 @@ class Op:
         location: str | None = None,
     ) -> None:
         self.operands = operands or {}
-        self.attrs = attrs or {}
+        defaults = {d.name: d.default for d in self.schema(attr) if d.default is not None}
+        self.attrs = {**defaults, **(attrs or {})}
         self.entries = entries or {}
         self.symbol = symbol
         self.results = list(results)
