@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from . import checks
-from .directory import check_names, list_files, read_file
-from .errors import BundleError
-from .findings import MANIFEST, Finding, refuse
-from .manifest import MAJOR, Manifest, ProgramEntry
-from .references import check_references
-from .tensors import read_tensors
+from nitro_runtime import checks
+from nitro_runtime.directory import check_names, list_files, read_file
+from nitro_runtime.errors import BundleError
+from nitro_runtime.findings import MANIFEST, Finding, refuse
+from nitro_runtime.manifest import MAJOR, Manifest, ProgramEntry
+from nitro_runtime.references import check_references
+from nitro_runtime.tensors import read_tensors
 
 
 class Bundle:
@@ -128,7 +128,9 @@ def verify(path: Path | str, run: bool = False) -> list[str]:
         "weights agree with the groups",
     ]
     if run:
-        from .selftest import self_test  # it needs a device, which the other checks do not
+        from nitro_runtime.selftest import (
+            self_test,
+        )  # it needs a device, which the other checks do not
 
         lines += self_test(bundle)
     return [*lines, "good"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from . import artifact
-from .canonical import CanonicalError, Json, digest, dump, identity, parse
-from .dtypes import spell
-from .findings import MANIFEST, Finding
-from .manifest import (
+from nitro_runtime import artifact
+from nitro_runtime.canonical import CanonicalError, Json, digest, dump, identity, parse
+from nitro_runtime.dtypes import spell
+from nitro_runtime.findings import MANIFEST, Finding
+from nitro_runtime.manifest import (
     MAJOR,
     MINOR,
     ArgEntry,
@@ -22,8 +22,8 @@ from .manifest import (
     ResultEntry,
     StateEntry,
 )
-from .records import from_json
-from .tensors import TensorFileError, TensorHeader, read_header
+from nitro_runtime.records import from_json
+from nitro_runtime.tensors import TensorFileError, TensorHeader, read_header
 
 INIT = "weights/init.safetensors"
 CONSTANTS = "weights/constants.safetensors"

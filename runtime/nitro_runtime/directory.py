@@ -6,8 +6,8 @@ import os
 import stat
 from pathlib import Path, PurePosixPath
 
-from .errors import BundleError
-from .findings import MANIFEST, Finding, refuse
+from nitro_runtime.errors import BundleError
+from nitro_runtime.findings import MANIFEST, Finding, refuse
 
 MAX_MANIFEST = 64 * 2**20
 MAX_FILE = 256 * 2**30

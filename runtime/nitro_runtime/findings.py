@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import CODES, BundleError
+from nitro_runtime.errors import CODES, BundleError
 
 MANIFEST = "manifest.json"
 

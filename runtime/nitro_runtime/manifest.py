@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from .canonical import Json
-from .records import OneOf, Record
+from nitro_runtime.canonical import Json
+from nitro_runtime.records import OneOf, Record
 
 MAJOR, MINOR = 1, 0
 

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from .canonical import Json
+from nitro_runtime.canonical import Json
 
 T = TypeVar("T", bound="Record")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from .checks import CONSTANTS, INIT, expected_constants, expected_weights
-from .dtypes import NUMPY_DTYPES, spell
-from .findings import MANIFEST, Finding
-from .manifest import (
+from nitro_runtime.checks import CONSTANTS, INIT, expected_constants, expected_weights
+from nitro_runtime.dtypes import NUMPY_DTYPES, spell
+from nitro_runtime.findings import MANIFEST, Finding
+from nitro_runtime.manifest import (
     ArgEntry,
     BufferEntry,
     GroupEntry,

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from .canonical import CanonicalError, Json, parse
-from .dtypes import np_dtype, spell
+from nitro_runtime.canonical import CanonicalError, Json, parse
+from nitro_runtime.dtypes import np_dtype, spell
 
 MAX_HEADER = 100_000_000
 """Bytes; the bound the official library has."""
