@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from nitro_runtime.data.ahead import Ahead
-from nitro_runtime.data.prefetch import depth_of, unwrap
+from nitro_runtime.data.prefetch import depth_of, pace_of, unwrap
 from nitro_runtime.data.source import (
     Batch,
     batch_at,
@@ -38,7 +38,11 @@ class _Direct(Iterator[T]):
         self._prepare = prepare
 
     def __next__(self) -> T:
-        return self._prepare(next(self._read))
+        try:
+            return self._prepare(next(self._read))
+        except BaseException:  # an epoch that failed is over
+            close(self._read)
+            raise
 
     def close(self) -> None:
         close(self._read)
@@ -64,9 +68,10 @@ def open_epoch(
     """`prepare(batch)` for each batch of `epoch`, in order, from batch index `start` on.
 
     `begin_epoch` or `set_epoch` runs here, in the calling thread; the batches are read and prepared
-    on one thread, at most `depth` ahead (the wrapper's, when None; 0: no thread). A source without
-    `batch_at` is read from its beginning to reach `start`. `poll` is called while a batch is waited
-    for; what it raises ends the wait.
+    on one thread, at most `depth` ahead (the wrapper's, when None; 0: no thread), or on the calling
+    one where that is quicker (`Pace`; a `Prefetch` remembers it from epoch to epoch). A source
+    without `batch_at` is read from its beginning to reach `start`. `poll` is called while a batch
+    is waited for; what it raises ends the wait.
 
     Errors of the source or of `prepare` arrive as themselves, with a note naming split and batch.
     Raises as `check_source` and `check_batch`, and E-DATA-040 when the source gives another number
@@ -86,7 +91,7 @@ def open_epoch(
 
     if bound == 0:
         return _Direct(read, prepare_one)
-    return Ahead(read, prepare_one, bound, poll)
+    return Ahead(read, prepare_one, bound, pace_of(source), poll)
 
 
 class _Located:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from nitro_runtime.data.pace import Pace
 from nitro_runtime.errors import DataError
 
 _PROCESSES = "process:"
@@ -56,6 +57,7 @@ class Prefetch(_Wrapper):
             None if host_batches is None else _at_least_one("host_batches", host_batches)
         )
         self.ordered = ordered
+        self.pace = Pace()
 
     @property
     def depth(self) -> int:
@@ -85,6 +87,11 @@ def unwrap(source: Any) -> Any:
 def depth_of(source: Any) -> int:
     """How many prepared batches of `source` may wait; 1 for a source that is not wrapped."""
     return source.depth if isinstance(source, Prefetch | NoPrefetch) else 1
+
+
+def pace_of(source: Any) -> Pace:
+    """What is known of the time a batch of `source` takes; nothing, where it is not wrapped."""
+    return source.pace if isinstance(source, Prefetch) else Pace()
 
 
 def _at_least_one(name: str, value: Any) -> int:

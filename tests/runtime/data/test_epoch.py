@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nitro_runtime import data, pjrt
+from nitro_runtime.data import ahead
 from nitro_runtime.errors import DataError
 
 from .test_sources import Iterable, Reseeded, batches
@@ -121,16 +123,64 @@ def test_no_more_than_depth_batches_wait(depth):
     made = []
 
     def prepare(batch):
+        time.sleep(0.0005)
         made.append(batch)
         return batch
 
     with data.open_epoch(batches(20), 0, 0, prepare=prepare, split="t", depth=depth) as it:
         most = 0
         for taken, _ in enumerate(it, 1):
-            time.sleep(0.002)
+            time.sleep(0.01)
             most = max(most, len(made) - taken)
     assert most == depth
     assert len(made) == 20
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time as the pace sees it: it passes only where a test lets it."""
+    now = [0.0]
+    monkeypatch.setattr(ahead, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    return now
+
+
+def test_quick_batches_are_made_by_the_consumer_and_slow_ones_by_the_thread_again(clock):
+    makers = []
+
+    def prepare(batch):
+        makers.append(threading.current_thread().name)
+        clock[0] += 0.002 if len(makers) > 30 else 1e-6
+        return batch
+
+    source = data.Prefetch(batches(60))
+    assert values(source, prepare=prepare) == list(range(60))
+    quick = [name == "MainThread" for name in makers]
+    assert quick == [False] * 3 + [True] * 30 + [False] * 27
+    assert gone()
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_wrapper_remembers_that_its_batches_are_quick():
+    source = data.Prefetch(batches(60))
+    values(source)
+    with data.open_epoch(source, 1, 0, prepare=keep, split="t") as it:
+        next(it)
+        assert gone(0)
+        assert len(list(it)) == 59
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_failed_pass_is_over(depth):
+    def prepare(batch):
+        raise Boom
+
+    for source in (batches(3), data.Prefetch(batches(60))):
+        values(source)
+        it = data.open_epoch(source, 0, 0, prepare=prepare, split="t", depth=depth)
+        with pytest.raises(Boom):
+            next(it)
+        assert next(it, None) is None
+        it.close()
 
 
 class Boom(Exception):
