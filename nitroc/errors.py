@@ -276,6 +276,79 @@ declare(
 declare(
     "OPT",
     {
+        1: (
+            "a rule takes an unknown argument",
+            "Before the `*` a rule takes `g`, `p`, `t` and its slots, found by name.",
+            "Declare the name in `slots=`, or write it after the `*` with a default.",
+        ),
+        2: (
+            "ambiguous: applied twice",
+            "The rule declares learning_rate or weight_decay, which the framework applies too.",
+            "Return the unscaled update and leave rate and decay to the framework.",
+        ),
+        3: (
+            "a rule's keyword is neither a field nor structure",
+            "Keyword-only arguments need a default: a float is a schedulable field, a bool, int or "
+            "string is structure.",
+            "Give the keyword such a default.",
+        ),
+        4: (
+            "a rule's slots do not fit its function",
+            "Each slot is an argument by its name and starts as nt.zeros, a number or f(p) of the "
+            "leaf's shape.",
+            "Make `slots=` and the function's arguments agree.",
+        ),
+        5: (
+            "a rule returned the wrong number of results",
+            "A rule returns the unscaled update, then the next value of every slot in order.",
+            "Return exactly those.",
+        ),
+        6: (
+            "a rule has no such keyword",
+            "Only its keyword-only arguments can be set.",
+            "Use one of the names listed.",
+        ),
+        7: (
+            "a rule's keyword has another type",
+            "Fields are numbers; structure keeps the type of its default.",
+            "Pass a value of that type.",
+        ),
+        8: (
+            "a rule does what a program cannot",
+            "A rule is run on values of the program, which have arithmetic and the functions of "
+            "nt.namespace(g) only: no truth value, no indexing, no numpy call.",
+            "Use xp = nt.namespace(g), and xp.where for a condition.",
+        ),
+        9: (
+            "a rule reduces over a leaf",
+            "Rules are applied element by element; sums and norms are not supported in them.",
+            "Write the rule without the reduction.",
+        ),
+        10: (
+            "accum is below 1",
+            "accum is the number of micro-batches of one optimizer step.",
+            "Give 1 or more.",
+        ),
+        11: (
+            "the clip threshold is no finite number above 0",
+            "gradient_clip_norm is the largest global norm a gradient may have; 0 turns it off.",
+            "Give a finite number, 0 for no clipping.",
+        ),
+        12: (
+            "unknown policy of the finite guard",
+            "on_nonfinite says what a step that is not finite does.",
+            "Use one of the policies listed.",
+        ),
+        13: (
+            "unknown decay anchor",
+            "Decay pulls parameters toward its anchor.",
+            "Use one of the anchors listed.",
+        ),
+        14: (
+            "no such rule in the module",
+            "The optimizer pass takes its rule from the module's rules.",
+            "Use one of the rules listed.",
+        ),
         40: (
             "the number of batches is no multiple of accum",
             "An optimizer step takes accum whole batches of one epoch.",
@@ -301,6 +374,47 @@ declare(
 declare(
     "BUILD",
     {
+        1: (
+            "unknown pass",
+            "A pipeline names its passes; this name is none of them.",
+            "Use one of the passes listed.",
+        ),
+        2: (
+            "a pass's option is unknown, missing or of another type",
+            "The options of a pass are the fields of its class.",
+            "Write the option as the message says.",
+        ),
+        3: (
+            "the pipeline's text is malformed",
+            "It is name{option=value,...}, joined by commas.",
+            "Correct it at the place named.",
+        ),
+        4: (
+            "a pass is out of order",
+            "It needs what another pass makes.",
+            "Put that pass before it.",
+        ),
+        5: (
+            "the gradient was not imported",
+            "differentiate calls the imported gradient of a function; the module has none.",
+            "Import the gradient beside the function.",
+        ),
+        6: (
+            "a pass left a wrong module",
+            "The module is verified after every pass.",
+            "This is a defect of the compiler: please report it with the message.",
+        ),
+        7: (
+            "a stage's text does not read back",
+            "With --check=roundtrip every stage is printed, read and compared.",
+            "This is a defect of the compiler: please report it with the message.",
+        ),
+        8: (
+            "an imported function's parameters are out of order",
+            "Functions take params and state (or outputs), constants, Device leaves, seed, two "
+            "counters, batch fields.",
+            "Import the function in that order.",
+        ),
         20: (
             "a program can't be written for the StableHLO version asked",
             "An op of it is newer than that version, or the emitted module is not valid.",

@@ -1,0 +1,110 @@
+"""Running a rule's function on values of the dialect: its body as a region of scalar ops."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nitro_dialect.builder import Names, building, emit
+from nitro_dialect.ir import Literal, Region, Value
+from nitro_dialect.op import Op
+from nitro_dialect.ops import Yield
+from nitro_dialect.types import F32, same
+from nitroc.errors import OptError
+from nitroc.frontend.source import location
+
+if TYPE_CHECKING:
+    from nitroc.rules.rule import Rule
+
+REDUCTIONS = frozenset(
+    ("all", "any", "dot", "linalg", "matmul", "max", "mean", "min", "norm", "prod", "std", "sum",
+     "var", "vdot")
+)  # fmt: skip
+FOREIGN = frozenset(("jax", "jaxlib", "nitro_dialect", "nitroc", "numpy"))
+
+
+def build_body(rule: Rule) -> Region:
+    """The region that `rule`'s function builds: element and scalar parameters, ops, a yield."""
+    names = (*rule.elements, *rule.scalars)
+    values = {name: Value(F32, name) for name in names}
+    region = Region(params=list(values.values()))
+    with building(region, Names(names)):
+        settings: dict[str, Any] = {**{k: values[k] for k in rule.fields}, **rule.structure}
+        try:
+            out = rule.function(*(values[name] for name in rule.positional), **settings)
+        except (TypeError, AttributeError) as error:
+            raise _refusal(rule, error) from error
+        emit(Yield, *(_result(rule, r) for r in rule.results(out)))
+    for op in region.ops:
+        _plain_literals(op)
+    return region
+
+
+def _result(rule: Rule, found: Any) -> Value | float:
+    if isinstance(found, Value) and same(found.type, F32):
+        return found
+    if isinstance(found, float | int | np.generic):
+        return float(found)
+    shown = str(found.type) if isinstance(found, Value) else type(found).__name__
+    raise OptError(
+        8,
+        f"rule {rule.name} returns {shown}, expected f32 values",
+        where=rule.where,
+        help="return arithmetic on g, p, the slots, t and the fields; use xp.where for a condition",
+    )
+
+
+def _refusal(rule: Rule, error: Exception) -> OptError:
+    where = _user_line(error) or rule.where
+    if isinstance(error, AttributeError) and error.name in REDUCTIONS:
+        return OptError(
+            9,
+            f"rule {rule.name} reduces over a leaf with {error.name}",
+            where=where,
+            help="write the rule element by element; only those are supported",
+        )
+    return OptError(
+        8,
+        f"rule {rule.name} does what values of the program cannot do: {error}",
+        where=where,
+        help="take functions from xp = nt.namespace(g), and xp.where instead of if",
+    )
+
+
+def _user_line(error: Exception) -> str | None:
+    """The innermost line outside this package and the array libraries."""
+    lines = [
+        location(frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__", "")).split(".")[0] not in FOREIGN
+    ]
+    return lines[-1] if lines else None
+
+
+def _plain_literals(op: Op) -> None:
+    """Numbers beside f32 values as plain floats, whatever Python or numpy type they had."""
+    for group in op.operands.values():
+        for i, item in enumerate(group):
+            if isinstance(item, Literal):
+                group[i] = Literal(float(item.value))
+
+
+def content(region: Region) -> tuple[object, ...]:
+    """What a flat region computes, free of names: equal for regions equal up to renaming."""
+    order = {value: index for index, value in enumerate(region.params)}
+    rows: list[object] = [len(order)]
+    for op in region.ops:
+        rows.append(
+            (
+                op.mnemonic,
+                tuple(
+                    (key, tuple(order[v] if isinstance(v, Value) else repr(v.value) for v in group))
+                    for key, group in sorted(op.operands.items())
+                ),
+                tuple(str(r.type) for r in op.results),
+            )
+        )
+        order |= {r: len(order) + i for i, r in enumerate(op.results)}
+    return tuple(rows)
