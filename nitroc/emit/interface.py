@@ -31,6 +31,10 @@ class Interface:
     scalars: tuple[ScalarEntry, ...]
     capacity: tuple[int, ...]
 
+    def of(self, item: Input) -> list[ArgEntry]:
+        """The arguments that carry one input."""
+        return [a for a, owner in zip(self.args, self.owners, strict=True) if owner is item]
+
 
 def is_train(program: Program) -> bool:
     """Whether the program moves state: those have a leading axis of steps."""
@@ -41,11 +45,13 @@ def interface(scope: Scope, program: Program) -> Interface:
     """Arguments in the order of the inputs; `scalars` where the first is, `steps` last."""
     capacity = (1,) if is_train(program) else ()
     scalars = _scalars(scope, program)
+    names = {i.value.name for i in program.inputs}
     args: list[ArgEntry] = []
     owners: list[Input | None] = []
     for item in program.inputs:
         if item.role != "scalars":
-            entries = _entries(scope, item, capacity if item.role == "batch" else ())
+            leading = capacity if item.role == "batch" else ()
+            entries = _entries(scope, item, leading, names)
             args += entries
             owners += [item] * len(entries)
         elif not any(a.role == "scalars" for a in args):
@@ -58,7 +64,9 @@ def interface(scope: Scope, program: Program) -> Interface:
     return Interface(tuple(args), tuple(owners), scalars, capacity)
 
 
-def _entries(scope: Scope, item: Input, leading: tuple[int, ...]) -> list[ArgEntry]:
+def _entries(
+    scope: Scope, item: Input, leading: tuple[int, ...], names: set[str]
+) -> list[ArgEntry]:
     value = item.value
     if isinstance(value.type, TreeType):
         kinds = scope.flat_types(value.type)
@@ -68,8 +76,14 @@ def _entries(scope: Scope, item: Input, leading: tuple[int, ...]) -> list[ArgEnt
             for b, (dtype, shape) in zip(scope.layout(value.type).buffers, kinds, strict=True)
         ]
     ((dtype, shape),) = scope.flat_types(value.type)
-    name = item.role if item.role in SINGLE else f"{item.role}.{value.name}"
+    name = item.role if item.role in SINGLE else f"{item.role}.{_own_name(item, names)}"
     return [ArgEntry(name, item.role, value.name, None, dtype, (*leading, *shape))]
+
+
+def _own_name(item: Input, names: set[str]) -> str:
+    """What the input is called outside the program, where a Device leaf of its name took it."""
+    own = item.value.name.removesuffix(f".{item.role}")
+    return own if own in names else item.value.name
 
 
 def _scalars(scope: Scope, program: Program) -> tuple[ScalarEntry, ...]:
@@ -146,7 +160,7 @@ def collect(scope: Scope, program: Program, face: Interface, ends: list[Op]) -> 
     """Stateful buffers in argument order, then named outputs, then the report."""
     results = Results([], [])
     by_name = {op.mnemonic: op for op in ends}
-    _add_state(scope, results, program, by_name.get("assign"))
+    _add_state(scope, results, program, face, by_name.get("assign"))
     for name, value in (by_name["output"].entries if "output" in by_name else {}).items():
         assert isinstance(value, Value), name
         _add_output(scope, results, name, value)
@@ -155,7 +169,9 @@ def collect(scope: Scope, program: Program, face: Interface, ends: list[Op]) -> 
     return results
 
 
-def _add_state(scope: Scope, results: Results, program: Program, assign: Op | None) -> None:
+def _add_state(
+    scope: Scope, results: Results, program: Program, face: Interface, assign: Op | None
+) -> None:
     if assign is None:
         return
     pairs = zip(assign.operands["targets"], assign.operands["from"], strict=True)
@@ -164,7 +180,7 @@ def _add_state(scope: Scope, results: Results, program: Program, assign: Op | No
         if item.role not in STATEFUL:
             continue
         source = moved.get(item.value, item.value)
-        entries = _entries(scope, item, ())
+        entries = face.of(item)
         tensors = scope.flat(source) if isinstance(source, Value) else [
             scope.operand(source, entries[0].dtype)
         ]  # fmt: skip

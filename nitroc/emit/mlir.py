@@ -13,25 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects import stablehlo as hlo
 
+from nitro_runtime.dtypes import np_dtype
 from nitroc.frontend import jax_internals
 
 Tensor: TypeAlias = Any
 """An SSA value of MLIR; opaque outside this file: ask `shape_of`, `dtype_of`."""
 
 FLOATS = {
-    "f64": (ir.F64Type, np.float64),
-    "f32": (ir.F32Type, np.float32),
-    "f16": (ir.F16Type, np.float16),
-    "bf16": (ir.BF16Type, ml_dtypes.bfloat16),
-    "f8E4M3FN": (ir.Float8E4M3FNType, ml_dtypes.float8_e4m3fn),
-    "f8E5M2": (ir.Float8E5M2Type, ml_dtypes.float8_e5m2),
-}
+    "f64": ir.F64Type, "f32": ir.F32Type, "f16": ir.F16Type, "bf16": ir.BF16Type,
+    "f8E4M3FN": ir.Float8E4M3FNType, "f8E5M2": ir.Float8E5M2Type,
+}  # fmt: skip
 
 
 class EmissionFailed(Exception):
@@ -44,7 +40,7 @@ class EmissionFailed(Exception):
 def element_type(dtype: str) -> ir.Type:
     """`dtype` of the IR as an MLIR element type; inside a context."""
     if dtype in FLOATS:
-        return FLOATS[dtype][0].get()
+        return FLOATS[dtype].get()
     if dtype.startswith("ui"):
         return ir.IntegerType.get_unsigned(int(dtype[2:]))
     if dtype.startswith("i"):
@@ -75,14 +71,16 @@ def dtype_of(x: Tensor) -> str:
 
 def constant(value: bool | int | float, dtype: str, shape: Sequence[int] = ()) -> Tensor:
     """Every element `value`, rounded once to `dtype`."""
-    element = element_type(dtype)
+    splat = ir.DenseElementsAttr.get_splat(tensor_type(dtype, shape), _number(value, dtype))
+    return hlo.constant(splat)
+
+
+def _number(value: bool | int | float, dtype: str) -> ir.Attribute:
     if dtype == "i1":
-        attribute = ir.BoolAttr.get(bool(value))
-    elif dtype in FLOATS:
-        attribute = ir.FloatAttr.get(element, float(value))
-    else:
-        attribute = ir.IntegerAttr.get(element, int(value))
-    return hlo.constant(ir.DenseElementsAttr.get_splat(tensor_type(dtype, shape), attribute))
+        return ir.BoolAttr.get(bool(value))
+    if dtype in FLOATS:
+        return ir.FloatAttr.get(element_type(dtype), float(value))
+    return ir.IntegerAttr.get(element_type(dtype), int(value))
 
 
 def broadcast(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -260,7 +258,7 @@ class ModuleBuilder:
             attributes["mhlo.num_replicas"] = one
 
     def link(self, artifact: bytes) -> dict[str, tuple[list[str], list[str]]]:
-        """Moves a serialised module's functions in, private; symbol -> argument and result types."""
+        """Moves a serialised module's functions in, private; symbol -> argument, result types."""
         source = jax_internals.deserialize_portable(artifact, self.context)
         signatures: dict[str, tuple[list[str], list[str]]] = {}
         with self.context, ir.Location.unknown():
@@ -387,20 +385,16 @@ def _dense(x: np.ndarray, kind: ir.RankedTensorType) -> ir.Attribute:
     assert list(x.shape) == shape, (x.shape, shape)
     flat: Any = np.ascontiguousarray(x).reshape(-1)
     if flat.size == 0:
-        zero = {"i1": ir.BoolAttr.get(False)}.get(_dtype_name(kind.element_type))
-        number = ir.FloatAttr if _dtype_name(kind.element_type) in FLOATS else ir.IntegerAttr
-        return ir.DenseElementsAttr.get_splat(kind, zero or number.get(kind.element_type, 0))
-    if flat.dtype.kind == "V":
+        return ir.DenseElementsAttr.get_splat(kind, _number(0, _dtype_name(kind.element_type)))
+    if flat.dtype.kind == "V":  # ml_dtypes has no buffer format
         flat = flat.view(np.uint8 if flat.dtype.itemsize == 1 else np.uint16)
     return ir.DenseElementsAttr.get(flat, type=kind.element_type, shape=shape)
 
 
 def _narrow(kind: ir.RankedTensorType) -> str | None:
     """The unsigned integer a narrow float is read as: numpy can't read its attribute."""
-    dtype = _dtype_name(kind.element_type)
-    return None if dtype not in FLOATS or dtype in ("f64", "f32", "f16") else (
-        "ui16" if dtype == "bf16" else "ui8"
-    )  # fmt: skip
+    bits = {"bf16": "ui16", "f8E4M3FN": "ui8", "f8E5M2": "ui8"}
+    return bits.get(_dtype_name(kind.element_type))
 
 
 def _return_bits(main: Any) -> None:
@@ -418,6 +412,6 @@ def _array(attribute: ir.Attribute, kind: ir.RankedTensorType) -> np.ndarray:
     shape = tuple(kind.shape)
     dtype = _dtype_name(kind.element_type)
     if math.prod(shape) == 0:
-        return np.zeros(shape, FLOATS[dtype][1] if dtype in FLOATS else np.int32)
+        return np.zeros(shape, np_dtype(dtype))
     array = np.array(attribute)
-    return array if _narrow(kind) is None else array.view(FLOATS[dtype][1])
+    return array if _narrow(kind) is None else array.view(np_dtype(dtype))

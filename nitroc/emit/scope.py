@@ -20,6 +20,9 @@ from nitroc.errors import BuildError
 Shape = tuple[str, tuple[int, ...]]
 """dtype and shape of one tensor."""
 
+ENDS = ("yield", "assign", "report", "output")
+"""Ops that say what a region or program gives; they emit nothing by themselves."""
+
 Rule = Callable[["Scope", Op], None]
 
 
@@ -45,10 +48,10 @@ class Scope:
         return Scope(self.module, self.layouts, self.rules, self)
 
     def run(self, region: Region) -> list[Op]:
-        """Emits the region's ops; returns its terminators, which are the caller's to use."""
+        """Emits the region's ops; returns those of `ENDS`, which are the caller's to use."""
         ends: list[Op] = []
         for op in region.ops:
-            if op.terminator:
+            if op.mnemonic in ENDS:
                 ends.append(op)
                 continue
             rule = self.rules.get(op.mnemonic)
