@@ -16,7 +16,7 @@ The compiler's own areas are in `nitroc.errors`, under the same base.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -122,7 +122,22 @@ class ScheduleError(NitroError):
 
 
 class GuardError(NitroError):
+    """A guard, or the finite guard (`name` is then the loss or the parameter), stopped the run.
+
+    `step` is the one that was tried; `split` and `metrics` are those of a pass.
+    """
+
     area = "GUARD"
+    name: str = ""
+    meta: Mapping[str, object] = {}
+    count: float | None = None
+    step: int | None = None
+    epoch: int | None = None
+    stage: str = "train"
+    split: str | None = None
+    source: str | None = None
+    others: Sequence[str] = ()
+    metrics: Mapping[str, object] | None = None
 
 
 class RunError(NitroError):
@@ -515,11 +530,6 @@ declare(
             "too few devices",
             "The programs need more devices than this machine shows.",
             "Use a smaller count or a machine with more devices.",
-        ),
-        4: (
-            "too little device memory",
-            "A program needs more memory than the device has.",
-            "Use a smaller batch, more accumulation, or a larger device.",
         ),
     },
 )
