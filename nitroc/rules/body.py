@@ -14,6 +14,7 @@ from nitro_dialect.ops import Yield
 from nitro_dialect.types import F32, same
 from nitroc.errors import OptError
 from nitroc.frontend.source import location
+from nitroc.rules.naming import rename, source_names
 
 if TYPE_CHECKING:
     from nitroc.rules.rule import Rule
@@ -33,12 +34,14 @@ def build_body(rule: Rule) -> Region:
     with building(region, Names(names)):
         settings: dict[str, Any] = {**{k: values[k] for k in rule.fields}, **rule.structure}
         try:
-            out = rule.function(*(values[name] for name in rule.positional), **settings)
+            with source_names(rule.function) as local:
+                out = rule.function(*(values[name] for name in rule.positional), **settings)
         except (TypeError, AttributeError) as error:
             raise _refusal(rule, error) from error
         emit(Yield, *(_result(rule, r) for r in rule.results(out)))
     for op in region.ops:
         _plain_literals(op)
+    rename(region, local)
     return region
 
 

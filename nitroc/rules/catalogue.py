@@ -76,11 +76,11 @@ def radam(
     xp = namespace(g)
     mu, nu = b1 * mu + (1 - b1) * g, b2 * nu + (1 - b2) * (g * g)
     y = -0.5 * xp.log(b2)
-    ro = t + (_langevin(xp, y) - t * _langevin(xp, t * y))
+    length = t + (_langevin(xp, y) - t * _langevin(xp, t * y))
     limit = (1 + b2) / (1 - b2)
-    tractable = ro >= threshold
+    tractable = length >= threshold
     # At its limit the rectification is 1, so the branch not taken has no root of a negative number.
-    ro = xp.where(tractable, ro, limit)
+    ro = xp.where(tractable, length, limit)
     rectify = xp.sqrt((ro - 4) * (ro - 2) * limit / ((limit - 4) * (limit - 2) * ro))
     mean = _mean(g, mu, t, b1, nesterov)
     adaptive = rectify * mean / _scale(xp, nu, t, b2, eps, eps_root)
@@ -99,12 +99,15 @@ def _scale(xp: Any, nu: Any, t: Any, b2: Any, eps: Any, eps_root: Any) -> Any:
 
 
 def _langevin(xp: Any, y: Any) -> Any:
-    """`coth(y) - 1/y` for y > 0: Lambert's continued fraction below 1, where the two cancel."""
+    """`coth(y) - 1/y` for y > 0, with no cancellation at small y.
+
+    Below 1/4, five levels of Lambert's continued fraction `y/(3 + y^2/(5 + y^2/(7 + ...)))`: 1e-14.
+    """
     square = y * y
-    fraction: Any = 17.0
-    for odd in range(15, 1, -2):
-        fraction = odd + square / fraction
-    return xp.where(y < 1, y / fraction, 1 / xp.tanh(y) - 1 / y)
+    above = 3465 + square * (189 + square)
+    below = 10395 + square * (1260 + 21 * square)
+    direct = 1 / xp.tanh(y) - 1 / y
+    return xp.where(y < 0.25, y * above / below, direct)
 
 
 SGD = sgd
