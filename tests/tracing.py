@@ -1,8 +1,9 @@
-"""What setup hands to the tracer, made by hand from an experiment and one batch."""
+"""What setup hands to the tracer, made by hand from one batch; and running what is imported."""
 
 from __future__ import annotations
 
 import inspect
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -10,11 +11,16 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxlib import xla_client
 
 from nitro_runtime.dtypes import ir_dtype, native
 from nitro_runtime.trees import flatten
 from nitroc.frontend.experiment import Experiment
+from nitroc.frontend.groups import make_groups
+from nitroc.frontend.importer import ImportedFunction
+from nitroc.frontend.jax_internals import deserialize_portable, ir, make_ir_context
 from nitroc.frontend.source import class_root, function_location
+from nitroc.frontend.trace import Tracer
 
 HOOKS = ("build_model", "prepare", "forward", "loss", "train_metrics", "metrics")
 
@@ -91,3 +97,37 @@ def _route(experiment: Experiment, hook: str) -> Any:
         key="key" in given,
         where=function_location(function, class_root(type(experiment))),
     )
+
+
+def run(imported: ImportedFunction, arguments: Mapping[str, Any]) -> list[np.ndarray]:
+    """Results of an imported function. `arguments`: per parameter an array, or a list of leaves."""
+    module = deserialize_portable(imported.serialized, make_ir_context())
+    name = imported.function.name
+    with module.context:
+        ir.SymbolTable.replace_all_symbol_uses(name, "main", module.operation)
+        for op in module.body.operations:
+            if op.attributes["sym_name"].value == name:
+                ir.SymbolTable.set_symbol_name(op, "main")
+                op.attributes["sym_visibility"] = ir.StringAttr.get("public")
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    device = jax.devices("cpu")[0]
+    executable = device.client.compile_and_load(
+        buffer.getvalue(), xla_client.DeviceList((device,)), xla_client.CompileOptions()
+    )
+    flat: list[Any] = []
+    for parameter in imported.function.params:
+        value = arguments[parameter.name]
+        flat += list(value) if isinstance(value, list | tuple) else [value]
+    given = [jax.device_put(np.asarray(value), device) for value in flat]
+    found = executable.execute_sharded(given).disassemble_into_single_device_arrays()
+    return [np.asarray(array[0]) for array in found]
+
+
+def constants_of(imported: ImportedFunction) -> dict[str, np.ndarray]:
+    return {f"const.{name}": value for name, value in imported.constants.items()}
+
+
+def tracer(experiment: Experiment, batch: Mapping[str, Any], **options: Any) -> Tracer:
+    setup = setup_of(experiment, batch)
+    return Tracer(setup, make_groups(setup), **options)

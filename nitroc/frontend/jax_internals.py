@@ -81,11 +81,11 @@ def default_version() -> str:
     )
 
 
-def make_ir_context() -> ir.Context:
+def make_ir_context() -> Any:
     """A fresh context with every dialect a program or imported function may hold."""
     return mlir.make_ir_context()
 
 
-def deserialize_portable(artifact: bytes, context: ir.Context) -> ir.Module:
+def deserialize_portable(artifact: bytes, context: Any) -> Any:
     """The StableHLO module of a portable artifact. It checks nothing: hash foreign bytes first."""
     return hlo.deserialize_portable_artifact(context, artifact)

@@ -83,7 +83,7 @@ class Tracer:
         return pair[0], pair[1]
 
     def forward(self, width: int) -> ImportedFunction:
-        """`@forward.b<width>`: prepare, forward(train=False); fields no output needs are dropped."""
+        """`@forward.b<width>`: prepare, forward(train=False); fields no output needs go."""
         if width not in self._forwards:
             recipe = self._evaluation(f"forward.b{width}", width, with_model=True)
             recipe.body = self._forward_body(recipe, width)

@@ -14,8 +14,11 @@ from nitroc.frontend.jax_internals import ClosedJaxpr, JaxprLiteral, equation_fr
 from nitroc.frontend.locations import is_user_file, relative_path
 
 _ARITHMETIC = frozenset(
-    ["add", "sub", "mul", "neg", "pow", "integer_pow", "square", "shift_left", "dot_general"]
-    + ["conv_general_dilated", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "scatter_add"]
+    (
+        *("add", "sub", "mul", "neg", "pow", "integer_pow", "square", "shift_left"),
+        *("dot_general", "conv_general_dilated", "reduce_sum", "reduce_prod", "cumsum", "cumprod"),
+        "scatter_add",
+    )
 )
 
 
