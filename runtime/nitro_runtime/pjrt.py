@@ -276,9 +276,26 @@ class Executable:
                     help="copy the buffer for one of the two",
                 )
 
+    def bind(
+        self,
+        args: Sequence[TensorEntry],
+        results: Sequence[TensorEntry],
+        donate: Sequence[Sequence[int]],
+    ) -> Executable:
+        """The same machine code under other names of its arguments and results."""
+        if self.args == tuple(args) and self.results == tuple(results):
+            return self
+        return Executable(self._loaded, self.device, args, results, donate)
+
     def serialize(self) -> bytes:
-        """The executable for `deserialize`, on a machine of the same `fingerprint`."""
-        return self._loaded.client.serialize_executable(self._loaded)
+        """The executable for `deserialize`, on a machine of the same `fingerprint`.
+
+        Raises E-DEVICE-028 where the backend can't store executables.
+        """
+        try:
+            return self._loaded.client.serialize_executable(self._loaded)
+        except _jax.JaxRuntimeError as error:
+            raise DeviceError(28, f"storing an executable: {_first_line(error)}") from error
 
     def memory(self) -> Memory | None:
         """What a call takes, or None where the backend doesn't say."""
