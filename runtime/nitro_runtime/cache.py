@@ -119,20 +119,19 @@ class ExecutableCache:
             loaded = _load(stored, program, device, say)
             if loaded is not None:
                 return self._keep(key, ingredients, "disk", loaded)
-        reason = self._reason(role, key, ingredients, store)
+        unusable = store.damaged or stored is not None
+        why = "stored entry unusable" if unusable else self._why(role, key, ingredients, store)
         args, results, donate = _interface(program)
         made = pjrt.compile(program.artifact, device, args, results, donate=donate, poll=poll)
         with self._lock:
-            self._counts.reasons.append(reason)
+            self._counts.reasons.append(f"{program.ingredients.get('program', role)}: {why}")
         self._save(store, role, key, ingredients, made, say)
         return self._keep(key, ingredients, "compiled", made)
 
-    def _reason(self, role: str, key: str, ingredients: Ingredients, store: Store) -> str:
+    def _why(self, role: str, key: str, ingredients: Ingredients, store: Store) -> str:
         with self._lock:
-            known = [i for k, i in self._known.items() if role_of(i.named) == role and k != key]
-        known = store.ingredients(role, but=key) + known
-        why = "stored entry unusable" if store.damaged else explain(ingredients, known)
-        return f"{ingredients.named.get('program', role)}: {why}"
+            known = [i for i in self._known.values() if role_of(i.named) == role]
+        return explain(ingredients, store.ingredients(role, but=key) + known)
 
     def _save(
         self,

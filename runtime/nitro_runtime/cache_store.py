@@ -40,14 +40,17 @@ class Store:
     """
 
     def __init__(self, directory: Path | None, say: Callable[[str], None]) -> None:
-        self.directory = directory
         self.damaged = False
         self._say = say
+        self.directory = directory
+        if directory is not None and directory.is_dir() and not _only_ours(directory):
+            say(f"compile cache: {directory} is not used, others may write to it")
+            self.directory = None
 
     def read(self, role: str, key: str) -> bytes | None:
         """The executable stored under `key`, its digest checked, or None."""
         path = self._path(role, key)
-        if path is None or not path.exists() or not self._ours():
+        if path is None or not path.exists():
             return None
         try:
             line, _, serialized = path.read_bytes().partition(b"\n")
@@ -74,14 +77,13 @@ class Store:
         }
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._ours():
-                _replace(path, json.dumps(head).encode() + b"\n" + serialized)
+            _replace(path, json.dumps(head).encode() + b"\n" + serialized)
         except OSError as error:
             self._say(f"compile cache: nothing is stored in {path.parent}: {error}")
 
     def ingredients(self, role: str, *, but: str) -> list[Ingredients]:
         """The ingredients of every stored program of `role` except that of key `but`."""
-        if self.directory is None or not self.directory.is_dir() or not self._ours():
+        if self.directory is None:
             return []
         found = (_read_head(p) for p in sorted(self.directory.glob(f"{role}-*{_SUFFIX}")))
         heads = (head for head in found if head is not None and head.get("key") != but)
@@ -101,16 +103,13 @@ class Store:
         self.damaged = True
         self._say(f"compile cache: {path.name[:20]}... is not used, {why}; compiling again")
 
-    def _ours(self) -> bool:
-        """Whether only this user writes to the directory: loading an entry runs its code."""
-        assert self.directory is not None
-        status = self.directory.stat()
-        if not hasattr(os, "getuid"):
-            return True
-        if status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return True
-        self._say(f"compile cache: {self.directory} is not used, others may write to it")
-        return False
+
+def _only_ours(directory: Path) -> bool:
+    """Whether only this user writes to the directory: loading an entry runs its code."""
+    if not hasattr(os, "getuid"):
+        return True
+    status = directory.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _head(line: bytes) -> dict[str, Any] | None:
