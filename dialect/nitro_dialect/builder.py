@@ -7,44 +7,19 @@ with building(program.body, names):
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import TypeVar
 
-import nitro_dialect.ops  # noqa: F401  (registers every op)
-from nitro_dialect.ir import Literal, Operand, Program, Region, Value
-from nitro_dialect.op import OPS, Op, as_operand
-from nitro_dialect.types import I1, Type
+from nitro_dialect.ir import Literal, Operand, Region, Value
+from nitro_dialect.naming import Names
+from nitro_dialect.op import OPS, Op, as_operand, operand, operands, variadic
+from nitro_dialect.ops import COMPARE
+from nitro_dialect.ops.common import holds
+from nitro_dialect.types import F32, FLOATS, I1, TensorType, Type, same
 
-COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "is_finite")
-
-
-class Names:
-    """Names taken in one program; `fresh` makes a new one by suffix, never by number."""
-
-    def __init__(self, taken: Sequence[str] = ()) -> None:
-        self.taken = set(taken)
-
-    def fresh(self, hint: str, site: str) -> str:
-        name = hint
-        while name in self.taken:
-            name = f"{name}.{site}"
-        self.taken.add(name)
-        return name
-
-    @classmethod
-    def of(cls, program: Program) -> Names:
-        names = cls([i.value.name for i in program.inputs])
-        names.taken.update(_names(program.body))
-        return names
-
-
-def _names(region: Region) -> Iterator[str]:
-    yield from (p.name for p in region.params)
-    for op in region.ops:
-        yield from (r.name for r in op.results)
-        if op.body is not None:
-            yield from _names(op.body)
+COMPARISONS = (*COMPARE, "is_finite")
 
 
 class Builder:
@@ -71,7 +46,7 @@ _current: contextvars.ContextVar[Builder] = contextvars.ContextVar("builder")
 
 
 @contextmanager
-def building(region: Region, names: Names, index: int | None = None) -> Iterator[Builder]:
+def building(region: Region, names: Names, index: int | None = None) -> Generator[Builder]:
     """Makes `region` the place where arithmetic on values and `emit` put their ops."""
     builder = Builder(region, names, index)
     token = _current.set(builder)
@@ -101,9 +76,7 @@ def emit(
     location: str | None = None,
     **groups: Sequence[Operand],
 ) -> OpT:
-    """Appends a `cls`; `positional` fill its `operand`s, then its variadic; `groups` its keywords."""
-    from nitro_dialect.op import operand, variadic
-
+    """Appends a `cls`: `positional` are its operands, then its variadic, `groups` its keywords."""
     builder = current()
     given = [as_operand(v) for v in positional]
     slots: dict[str, list[Value | Literal]] = {}
@@ -112,7 +85,9 @@ def emit(
     for descriptor in cls.schema(variadic):
         slots[descriptor.name], given = given, []
     assert not given, f"{cls.mnemonic}: too many operands"
+    known = [d.name for d in cls.schema(operands)]
     for key, values in groups.items():
+        assert key.rstrip("_") in known, f"{cls.mnemonic} has no {key}: {known}"
         if values:
             slots[key.rstrip("_")] = [as_operand(v) for v in values]
     site = cls.mnemonic.rsplit(".", 1)[-1]
@@ -131,15 +106,51 @@ def emit(
 
 
 def emit_scalar(
-    name: str, *operands: Operand, hint: str | None = None, type: Type | None = None
+    name: str, *given: Operand, hint: str | None = None, type: Type | None = None
 ) -> Value:
-    """Appends the scalar op `name`; its result is i1 for a comparison, else of its operands' type."""
-    values = [o for o in operands if isinstance(o, Value)]
-    choices = values[1:] if name == "select" and isinstance(operands[0], Value) else values
-    kind = I1 if name in COMPARISONS else type or (choices or values)[0].type
-    origin = hint or f"{_root(values[0].name)}.{name}"
-    return emit(OPS[name], *operands, types=[kind], hints=[origin]).results[0]
+    """Appends the scalar op `name` and returns its result.
+
+    The result is i1 for a comparison, else of the operands' type (`type` overrides it). Numbers
+    become literals of the operands' type. TypeError when operands have no common type.
+    """
+    choices = given[1:] if name == "select" else given
+    if name == "select" and not isinstance(given[0], Value):
+        raise TypeError("a condition is a value of the program: compare with < or xp.equal")
+    common = _common(name, choices)
+    operands = [v if isinstance(v, Value) else _literal(name, v, common) for v in choices]
+    operands = [*given[: len(given) - len(choices)], *operands]
+    kind = type or (I1 if name in COMPARISONS else common)
+    names = current().names
+    names.adopt()
+    origin = hint or names.origin(name, [v for v in operands if isinstance(v, Value)])
+    made = emit(OPS[name], *operands, types=[kind], hints=[origin]).results[0]
+    if hint is None:
+        names.derived(made, name)
+    return made
 
 
-def _root(name: str) -> str:
-    return name.split(".")[0]
+def _common(name: str, given: Sequence[Operand]) -> Type:
+    """The one type of the values among `given`; of numbers alone, what `select` makes of them."""
+    kinds = [v.type for v in given if isinstance(v, Value)]
+    if not kinds and name == "select":
+        return I1 if all(isinstance(v, bool) for v in given) else F32
+    if not kinds:
+        raise TypeError(f"{name} of numbers alone: compute it with the math module")
+    for kind in kinds[1:]:
+        if not same(kind, kinds[0]):
+            raise TypeError(f"{name} of {kinds[0]} and {kind}: convert one, or use xp.where")
+    # A weak type gives way to a strong one, as in jax.
+    return next((k for k in kinds if not (isinstance(k, TensorType) and k.weak)), kinds[0])
+
+
+def _literal(name: str, value: Operand, type: Type) -> Literal:
+    number = value.value if isinstance(value, Literal) else value
+    if not isinstance(number, Real) or not isinstance(type, TensorType):
+        raise TypeError(f"{name} of {type} and {number!r}: expected a number")
+    if type.dtype in FLOATS:
+        number = float(number)
+    elif not isinstance(number, bool | float):
+        number = int(number) if isinstance(number, Integral) else float(number)
+    if not holds(type.dtype, number):
+        raise TypeError(f"{name} of {type} and {number!r}: {type.dtype} does not hold it")
+    return Literal(number)

@@ -87,7 +87,7 @@ def _programs(a: Program, b: Program) -> str | None:
 
 
 class _Bodies:
-    """Walks two bodies side by side; `twin` is the value of the second that stands for the first's."""
+    """Walks two bodies side by side; `twin` maps the first's values to the second's."""
 
     def __init__(self, where: str) -> None:
         self.where = where

@@ -62,7 +62,7 @@ CODES: dict[str, CodeInfo] = {
     ),
     "E-IR-008": CodeInfo(
         "a region does not end as it must",
-        "A nested region ends in `yield`; a program in `assign`, `report`, `output`, in this order.",
+        "A region ends in `yield`; a program in `assign`, `report`, `output`, in this order.",
         "Move the terminator to the end, or add it.",
     ),
     "E-IR-009": CodeInfo(

@@ -1,8 +1,8 @@
 """Runs of equal sub-trees in a group table: `block_{0..11}.attn.q` for twelve rows.
 
-Consecutive lines whose text up to the first `}` is the same are one sub-tree: it is repeated for
-every number in the braces, whole. Order is kept, so that names sorted as text (`0, 1, 10, 11, 2`) come back
-as they were. Folding again inside a sub-tree gives `stage_{0..3}.block_{0..5}.w`.
+Consecutive lines whose text up to the first `}` is the same are one sub-tree: it is repeated,
+whole, for every number in the braces. Order is kept, so that names sorted as text (`0, 1, 10, 11,
+2`) come back as they were. Folding again inside a sub-tree gives `stage_{0..3}.block_{0..5}.w`.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ class Value:
     """One SSA value. `name` is where it comes from; equality of modules ignores it."""
 
     __slots__ = ("name", "type")
+    __array_ufunc__ = None  # a numpy scalar on the left leaves the arithmetic to the value
 
     def __init__(self, type: Type, name: str) -> None:
         self.type = type
@@ -86,6 +87,15 @@ class Value:
     def __ge__(self, other: Operand) -> Value:
         return _emit("ge", self, other)
 
+    def __and__(self, other: Operand) -> Value:
+        return _emit("and", self, other)
+
+    def __or__(self, other: Operand) -> Value:
+        return _emit("or", self, other)
+
+    def __invert__(self) -> Value:
+        return _emit("not", self)
+
     def __bool__(self) -> bool:
         raise TypeError(
             f"the truth of %{self.name} is not known while the program is built: "
@@ -112,7 +122,7 @@ def _emit(name: str, *operands: Operand) -> Value:
 
 @dataclass
 class Region:
-    """Parameters and ops in order; the last op is the terminator (`yield`, `assign`, `report`...)."""
+    """Parameters and ops in order; the last op ends it (`yield`, `assign`, `report`...)."""
 
     params: list[Value] = field(default_factory=list[Value])
     ops: list[Op] = field(default_factory=list["Op"])
@@ -193,7 +203,7 @@ class Const:
 
 @dataclass(frozen=True)
 class Device:
-    """A Device field leaf: `value` for a scalar, None for an array (its values are in the bundle)."""
+    """A Device field leaf: `value` for a scalar, None for an array (the bundle has its values)."""
 
     name: str
     type: Type
@@ -225,7 +235,7 @@ class Program:
 
 @dataclass
 class Module:
-    """What one `.nir` file holds. `done` and `left` are the pipeline string on both sides of now."""
+    """What one `.nir` file holds. `done` and `left` are the pipeline before and after it."""
 
     name: str
     done: str = ""

@@ -1,12 +1,13 @@
-"""Op classes are tables of descriptors: `operand operands entries attr symbol result region`.
+"""Op classes are tables of descriptors: operands, attributes, symbol, results, region.
 
 A descriptor's attribute name is the accessor, the keyword in the text and the name in errors. The
 text of every op follows one shape, so parser and printer know no op by name:
 
-    %a, %b = name @symbol %x, %y {attr = 1, key = %entry} keyword(%u, %v) (%i : i32) { ... } : f32, f32
+    %a, %b = name @symbol %x, %y {attr = 1} keyword(%u, %v) (%i : i32) { ... } : f32, f32
 
-Positional operands come first (`operand`), `operands` are keyword groups, `entries` a table of named
-operands that shares its braces with no attribute. Types are of results, all of them.
+Positional operands come first (`operand`, then `variadic`), `operands` are keyword groups,
+`entries` a table `{key = %value}` of named operands, in place of attributes. Types are those of the
+results.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class operands(Descriptor):
 
 
 class entries(Descriptor):
-    """A table `{name = %value, ...}` whose keys are data (a report's words, a program's outputs)."""
+    """A table `{name = %value}` whose keys are data: a report's words, a program's outputs."""
 
     def __get__(self, op: Op, owner: type) -> dict[str, Value | Literal]:
         return op.entries

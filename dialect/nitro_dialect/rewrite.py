@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import singledispatch
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from nitro_dialect.builder import Names
 from nitro_dialect.ir import Literal, Module, Operand, Program, Region, Rule, Value
@@ -62,7 +62,7 @@ def clone(part: PartT, values: Values | None = None, names: Names | None = None)
     not in it and defined outside stay, and the copies of all values defined inside are added to it.
     With `names`, copies take fresh names (a rule's body inlined into a program).
     """
-    return _copy(part, {} if values is None else values, names)
+    return cast(PartT, _copy(part, {} if values is None else values, names))
 
 
 @singledispatch

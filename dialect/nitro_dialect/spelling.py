@@ -1,4 +1,4 @@
-"""How names, numbers and types are written. What the grammar takes bare is bare, the rest quoted."""
+"""How names, numbers and types are written: bare where the grammar takes it, else quoted."""
 
 from __future__ import annotations
 

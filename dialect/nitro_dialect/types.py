@@ -16,7 +16,7 @@ DTYPES = (*FLOATS, *INTS, "i1", "c64", "c128")
 
 @dataclass(frozen=True)
 class TensorType:
-    """`f32[2,32]`, or a scalar `f32`. `weak` follows jax's weak typing and never decides equality."""
+    """`f32[2,32]`, or a scalar `f32`. `weak` is jax's weak typing; no op's check depends on it."""
 
     dtype: str
     shape: tuple[int, ...] = ()

@@ -6,7 +6,16 @@ from nitro_dialect.ops.clip import ClipByNorm
 from nitro_dialect.ops.commit import Commit
 from nitro_dialect.ops.guard import GuardAll
 from nitro_dialect.ops.optimizer import Apply, Decay, OptRule
-from nitro_dialect.ops.scalar import BINARY, COMPARE, UNARY, Convert, IsFinite, Select, Words
+from nitro_dialect.ops.scalar import (
+    BINARY,
+    COMPARE,
+    ELEMENTWISE,
+    UNARY,
+    Convert,
+    IsFinite,
+    Select,
+    Words,
+)
 from nitro_dialect.ops.terminators import Assign, Output, Report, Yield
 from nitro_dialect.ops.tree import (
     At,
@@ -19,9 +28,6 @@ from nitro_dialect.ops.tree import (
     TreeDiv,
     VecSum,
 )
-
-ELEMENTWISE = (*UNARY, *BINARY, *COMPARE, "is_finite", "select", "convert", "yield")
-"""Ops that a rule, and the region of `map` and `fold`, may hold."""
 
 __all__ = [
     "BINARY",

@@ -8,10 +8,11 @@ from nitro_dialect.types import I32, TensorType, TreeType, Type, is_scalar, same
 
 
 class Accum(Op):
-    """Runs the region `steps` times: `over` entry by entry, `carry` threaded, the rest summed in f32.
+    """Runs the region `steps` times: `over` entry by entry, `carry` threaded, the rest summed.
 
-    The region takes the index (i32), one entry of each `over`, then the carried values; it yields the
-    summed values, then the carried ones. Results are the sums, then the last carried values.
+    The region takes the index (i32), one entry of each `over`, then the carried values; it yields
+    the summed values, then the carried ones. Results are the sums, in f32, then the last carried
+    values.
 
     (C1) `steps` is at least 2.
     (C2) Each `over` has `steps` as its first axis.
@@ -56,6 +57,6 @@ class Accum(Op):
         count = len(self.carry)
         carried = [type_of(v) for v in values[len(values) - count :]] if count else []
         made = [r.type for r in self.results[len(self.results) - count :]] if count else []
-        return len(values) == len(self.results) and all(
+        return count <= len(values) == len(self.results) and all(
             a is not None and same(a, b) for a, b in zip(carried, made, strict=True)
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from nitro_dialect.ir import Function, Literal, Value
+from nitro_dialect.ir import Literal, Value
 from nitro_dialect.op import Context, Op, attr, results, symbol, variadic
-from nitro_dialect.ops.common import fits
+from nitro_dialect.ops.common import fits, unknown
 from nitro_dialect.types import TensorType, Type, same
 
 
-def _signature(op: Op, context: Context, function: Function | None) -> None:
-    context.require(op, function is not None, "C1", f"no function @{op.symbol} in this module")
+def _signature(op: Op, context: Context) -> None:
+    functions = context.module.functions
+    function = functions.get(op.symbol or "")
+    context.require(op, function is not None, "C1", unknown("function", op.symbol, functions))
     if function is None:
         return
     given: list[Value | Literal] = op.operands.get("args", [])
@@ -38,14 +40,14 @@ class Call(Op):
     out = results()
 
     def check(self, context: Context) -> None:
-        _signature(self, context, context.module.functions.get(self.callee))
+        _signature(self, context)
 
 
 class Grad(Op):
-    """`@callee`'s loss, weight and other results, with its gradient by argument `wrt` after them.
+    """`@callee`'s results and its gradient by argument `wrt`.
 
-    Results: loss, weight, train metric sums and counts, gradient, state; `differentiate` turns it into
-    a call of the imported gradient.
+    Results: loss, weight, train metric sums and counts, gradient, state; `differentiate` turns it
+    into a call of the imported gradient.
 
     (C1) The function is one of the module's.
     (C2) `wrt` names a parameter of it that is a tree.
@@ -59,8 +61,11 @@ class Grad(Op):
     out = results()
 
     def check(self, context: Context) -> None:
-        function = context.module.functions.get(self.callee)
-        context.require(self, function is not None, "C1", f"no function @{self.callee} here")
+        functions = context.module.functions
+        function = functions.get(self.callee)
+        context.require(
+            self, function is not None, "C1", unknown("function", self.callee, functions)
+        )
         if function is not None:
             trees = [p.name for p in function.params if not isinstance(p.type, TensorType)]
             known = f"wrt must be one of {trees}, found {self.wrt}"

@@ -8,7 +8,7 @@ from nitro_dialect.types import FLOATS, I1, same
 
 
 class GuardAll(Op):
-    """True when all `finite` floats are finite, `positive` ones above 0, `zero` counts 0, `unset` false.
+    """Whether all `finite` are finite, `positive` above 0, `zero` counts 0, `unset` false.
 
     (C1) `finite` and `positive` are float scalars.
     (C2) `zero` are i64 scalars.

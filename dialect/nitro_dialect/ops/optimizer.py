@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from nitro_dialect.op import Context, Op, attr, operand, operands, result, results, symbol, variadic
-from nitro_dialect.ops.common import one_group, scalar, type_of
+from nitro_dialect.ops.common import one_group, scalar, type_of, unknown
 from nitro_dialect.types import TreeType, same
 
 
 class OptRule(Op):
-    """Applies the module's rule `@rule` to every element: unscaled update, then the slots' next values.
+    """Applies `@rule` to every element: the unscaled update, then the slots' next values.
 
     (C1) The rule is one of the module's.
     (C2) `trees` are the rule's elements in order, trees of one group.
@@ -25,7 +25,9 @@ class OptRule(Op):
 
     def check(self, context: Context) -> None:
         rule = context.module.rules.get(self.rule)
-        context.require(self, rule is not None, "C1", f"no rule @{self.rule} in this module")
+        context.require(
+            self, rule is not None, "C1", unknown("rule", self.rule, context.module.rules)
+        )
         if rule is None:
             return
         ok = len(self.trees) == len(rule.elements) and one_group(self.trees)

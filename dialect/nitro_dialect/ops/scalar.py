@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nitro_dialect.ir import Value
 from nitro_dialect.op import Context, Op, operand, result
-from nitro_dialect.ops.common import scalar, type_of
+from nitro_dialect.ops.common import fits, scalar, type_of
 from nitro_dialect.types import FLOATS, I1, INTS, WORDS, is_scalar, same
 
 
 def _agree(op: Op) -> bool:
-    """Scalars of one type, literals aside; at least one is a value."""
-    types = [type_of(v) for group in op.operands.values() for v in group]
-    known = [t for t in types if t is not None]
-    return bool(known) and all(is_scalar(t) and same(t, known[0]) for t in known)
+    """Scalars of one type; a literal is one too when the type can hold it. One is a value."""
+    given = [v for row in op.operands.values() for v in row]
+    known = next((v.type for v in given if isinstance(v, Value)), None)
+    return known is not None and is_scalar(known) and all(fits(v, known) for v in given)
+
+
+def _of_dtype(op: Op, tables: Mapping[str, tuple[str, ...]]) -> bool:
+    kind = op.results[0].type
+    return is_scalar(kind, *tables.get(op.mnemonic, FLOATS))
 
 
 class Unary(Op):
     """Element-wise function of one scalar; a result of the same type.
 
     (C1) The operand and the result are scalars of one type.
+    (C2) The type is a float; for `neg abs sign` a signed integer too, for `not` i1.
     """
 
     x = operand()
@@ -27,12 +35,16 @@ class Unary(Op):
     def check(self, context: Context) -> None:
         ok = _agree(self) and same(self.results[0].type, type_of(self.x) or I1)
         context.require(self, ok, "C1", "operand and result must be scalars of one type")
+        ok = not ok or _of_dtype(self, UNARY_DTYPES)
+        found = self.results[0].type
+        context.require(self, ok, "C2", f"{self.mnemonic} has no meaning on {found}")
 
 
 class Binary(Op):
     """Element-wise function of two scalars; a result of their type.
 
     (C1) Operands and result are scalars of one type; a literal takes the other operand's.
+    (C2) The type is a number; for `pow` a float, for `and or` i1.
     """
 
     a = operand()
@@ -43,6 +55,9 @@ class Binary(Op):
         known = type_of(self.a) or type_of(self.b)
         ok = _agree(self) and known is not None and same(self.results[0].type, known)
         context.require(self, ok, "C1", "operands and result must be scalars of one type")
+        ok = not ok or _of_dtype(self, BINARY_DTYPES)
+        found = self.results[0].type
+        context.require(self, ok, "C2", f"{self.mnemonic} has no meaning on {found}")
 
 
 class Compare(Op):
@@ -61,19 +76,32 @@ class Compare(Op):
 
 
 def _family(base: type[Op], names: str) -> dict[str, type[Op]]:
-    return {
-        name: type(name.title().replace("_", ""), (base,), {"mnemonic": name, "__doc__": base.__doc__})
-        for name in names.split()
-    }  # fmt: skip
+    return {name: _member(base, name) for name in names.split()}
+
+
+def _member(base: type[Op], name: str) -> type[Op]:
+    return type(name.title(), (base,), {"mnemonic": name, "__doc__": base.__doc__})
 
 
 UNARY = _family(Unary, "neg abs sqrt rsqrt exp log tanh sign floor not")
-"""`not` is for i1, the others for floats (`neg abs sign` for signed integers too)."""
 
 BINARY = _family(Binary, "add sub mul div pow min max and or")
-"""`and or` are for i1; `min max` propagate NaN; `pow` is IEEE `x**y`."""
+"""`min max` propagate NaN; `pow` is IEEE `x**y`."""
 
 COMPARE = _family(Compare, "lt le gt ge eq ne")
+
+_SIGNED = (*FLOATS, "i64", "i32", "i16", "i8")
+_ALL = (*FLOATS, *INTS)
+UNARY_DTYPES = {"neg": _SIGNED, "abs": _SIGNED, "sign": _SIGNED, "not": ("i1",)}
+BINARY_DTYPES = {
+    **dict.fromkeys(("add", "sub", "mul", "div", "min", "max"), _ALL),
+    "and": ("i1",),
+    "or": ("i1",),
+}
+"""dtypes of the ops that are not for floats only."""
+
+ELEMENTWISE = (*UNARY, *BINARY, *COMPARE, "is_finite", "select", "convert", "yield")
+"""Ops that a rule, and the region of `map` and `fold`, may hold."""
 
 
 class IsFinite(Op):
@@ -107,9 +135,8 @@ class Select(Op):
 
     def check(self, context: Context) -> None:
         context.require(self, scalar(self.condition, "i1"), "C1", "the condition must be i1")
-        kinds = [type_of(self.a), type_of(self.b), self.results[0].type]
-        known = [t for t in kinds if t is not None]
-        ok = all(is_scalar(t) and same(t, known[0]) for t in known)
+        kind = self.results[0].type
+        ok = is_scalar(kind) and fits(self.a, kind) and fits(self.b, kind)
         context.require(self, ok, "C2", "both choices and the result must be scalars of one type")
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from nitro_dialect.ir import Value
 from nitro_dialect.op import Context, Op, entries, operands, variadic
-from nitro_dialect.ops.common import type_of
-from nitro_dialect.types import same
+from nitro_dialect.ops.common import fits, type_of
 
 
 class Yield(Op):
@@ -36,7 +35,7 @@ class Assign(Op):
         ok = ok and all(isinstance(t, Value) and t in inputs for t in self.targets)
         context.require(self, ok, "C1", "targets must be distinct param, slot or state inputs")
         ok = len(self.targets) == len(self.from_) and all(
-            isinstance(t, Value) and (type_of(v) is None or same(t.type, type_of(v) or t.type))
+            isinstance(t, Value) and fits(v, t.type)
             for t, v in zip(self.targets, self.from_, strict=False)
         )
         context.require(self, ok, "C2", "every target takes one value of its type")

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from nitro_dialect.ir import Value
+from nitro_dialect.errors import suggestion
 from nitro_dialect.op import Context, Op, attr, operand, region, result, results, variadic
 from nitro_dialect.ops.common import group_of, one_group, scalar, type_of
+from nitro_dialect.ops.scalar import ELEMENTWISE
 from nitro_dialect.types import F32, I64, TensorType, TreeType, Type, VecType, same
 
-COMBINE = ("sum", "max", "min", "all")
+COMBINE = ("sum", "max", "min")
+"""How a fold reduces."""
+
+
+def _elementwise(op: Op, context: Context, label: str) -> None:
+    held = [inner.mnemonic for inner in op.body.ops] if op.body is not None else []
+    wrong = [name for name in held if name not in ELEMENTWISE]
+    context.require(op, not wrong, label, f"{', '.join(wrong)} in an element-wise region")
 
 
 def _element_params(op: Op) -> bool:
@@ -27,6 +35,7 @@ class Map(Op):
     (C1) Operands and results are trees of one group.
     (C2) The region takes one f32 per operand.
     (C3) The region yields one f32 scalar per result.
+    (C4) The region holds scalar math only.
     """
 
     mnemonic = "map"
@@ -43,6 +52,7 @@ class Map(Op):
         )
         context.require(self, _element_params(self), "C2", "the region takes one f32 per operand")
         context.require(self, _yields(self, len(self.results)), "C3", "one f32 per result")
+        _elementwise(self, context, "C4")
 
 
 def _yields(op: Op, count: int) -> bool:
@@ -61,6 +71,7 @@ class Fold(Op):
     (C1) Operands are trees of one group and the result is f32.
     (C2) The region takes one f32 per operand and yields one.
     (C3) `how` is sum, max or min.
+    (C4) The region holds scalar math only.
     """
 
     mnemonic = "fold"
@@ -74,7 +85,8 @@ class Fold(Op):
         context.require(self, ok, "C1", "operands must be trees of one group, the result f32")
         ok = _element_params(self) and _yields(self, 1)
         context.require(self, ok, "C2", "the region takes one f32 per operand and yields one")
-        context.require(self, self.how in ("sum", "max", "min"), "C3", "how is sum, max or min")
+        _combines(self, context)
+        _elementwise(self, context, "C4")
 
 
 class FoldLeaf(Op):
@@ -83,6 +95,7 @@ class FoldLeaf(Op):
     (C1) Operands are trees of one group and the result is that group's vec.
     (C2) The region takes one f32 per operand and yields one.
     (C3) `how` is sum, max or min.
+    (C4) The region holds scalar math only.
     """
 
     mnemonic = "fold.leaf"
@@ -97,7 +110,14 @@ class FoldLeaf(Op):
         context.require(self, ok, "C1", "operands must be trees of one group, the result its vec")
         ok = _element_params(self) and _yields(self, 1)
         context.require(self, ok, "C2", "the region takes one f32 per operand and yields one")
-        context.require(self, self.how in ("sum", "max", "min"), "C3", "how is sum, max or min")
+        _combines(self, context)
+        _elementwise(self, context, "C4")
+
+
+def _combines(op: Op, context: Context) -> None:
+    how = str(op.attrs["how"])
+    near = suggestion(how, COMBINE)
+    context.require(op, how in COMBINE, "C3", f"how is sum, max or min, found {how}{near}")
 
 
 class VecSum(Op):
@@ -199,20 +219,16 @@ class At(Op):
 
     def check(self, context: Context) -> None:
         kind = type_of(self.x)
-        ok = isinstance(kind, TensorType) and len(kind.shape) > 0
-        context.require(
-            self, ok and same(self.results[0].type, _rest(kind)), "C1", "the first axis is removed"
-        )
-        inside = ok and isinstance(kind, TensorType) and 0 <= self.index < kind.shape[0]
-        context.require(self, inside, "C2", "the index must be inside the first axis")
+        first, rest = _split(kind)
+        ok = first is not None and same(self.results[0].type, rest)
+        context.require(self, ok, "C1", "the operand loses its first axis")
+        inside = first is None or 0 <= self.index < first
+        context.require(self, inside, "C2", f"index {self.index} is outside the axis of {first}")
 
 
-def _rest(kind: Type | None) -> Type:
-    assert isinstance(kind, TensorType)
-    return TensorType(kind.dtype, kind.shape[1:])
-
-
-__all__ = [
-    "COMBINE", "At", "FirstNonfinite", "Fold", "FoldLeaf", "Map", "Norm", "TreeCast", "TreeDiv",
-    "Value", "VecSum",
-]  # fmt: skip
+def _split(kind: Type | None) -> tuple[int | None, Type]:
+    """First axis and the type without it; None for what has no axis."""
+    if not isinstance(kind, TensorType) or not kind.shape:
+        return None, F32
+    first, *rest = kind.shape
+    return first, TensorType(kind.dtype, tuple(rest))
