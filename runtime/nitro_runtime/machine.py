@@ -138,15 +138,15 @@ class Machine:
                 help=f"those there are: {', '.join(names) or 'none'}",
             )
         array = np.asarray(value)
-        if array.shape != arg.shape or not np.can_cast(
-            array.dtype, np_dtype(arg.dtype), "same_kind"
-        ):
+        dtype = np_dtype(arg.dtype)
+        if array.shape != arg.shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+            found = f"{array.dtype}{list(array.shape)}"
             raise UsageError(
                 65,
-                f"{leaf} is {array.dtype}{list(array.shape)}, expected {arg.dtype}{list(arg.shape)}",
+                f"{leaf} is {found}, expected {spell(arg.dtype, arg.shape)}",
                 where=f"field {leaf}",
             )
-        self.device_values[leaf] = array.astype(np_dtype(arg.dtype))
+        self.device_values[leaf] = array.astype(dtype)
         self.cells[arg.name] = self.put(array, arg)
 
     # ----------------------------------------------------------------------------- programs

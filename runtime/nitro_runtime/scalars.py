@@ -16,7 +16,10 @@ from nitro_runtime.schedules import Number, Schedule, coerce
 
 
 class Scalars:
-    """The current value of every scalar by name, and the schedules that move some of them."""
+    """The current value of every scalar by name, and the schedules that move some of them.
+
+    `version` grows with each change, so that a packed row is uploaded only when it differs.
+    """
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class Scalars:
         if missing:
             raise UsageError(63, f"no value for the scalars {', '.join(sorted(missing))}")
         self.schedules = dict(schedules)
+        self.version = 0
         self.values: dict[str, Number] = {
             name: _held(values[name], entry)
             for name, entry in self._entries.items()
@@ -43,10 +47,24 @@ class Scalars:
         warnings: list[str] = []
         for name, schedule in self.schedules.items():
             warned = schedule.warning
-            self.values[name] = schedule(step)
+            self._change(name, schedule(step))
             if schedule.warning is not warned and schedule.warning is not None:
                 warnings.append(schedule.warning)
         return warnings
+
+    def scheduled(self) -> dict[str, Number]:
+        """The current values of the scheduled scalars."""
+        return {name: self.values[name] for name in self.schedules}
+
+    def restore(self, values: Mapping[str, Number]) -> None:
+        """Takes up values of an earlier step, as `scheduled` gave them."""
+        for name, value in values.items():
+            self._change(name, value)
+
+    def _change(self, name: str, value: Number) -> None:
+        if self.values.get(name) != value:
+            self.values[name] = value
+            self.version += 1
 
     def set(self, name: str, value: Number) -> None:
         """Changes a Device scalar by hand; E-USAGE-063 or -064 for a name that can't be."""
@@ -60,7 +78,7 @@ class Scalars:
                 where=f"field {name}",
                 help="take it out of `schedules` first",
             )
-        self.values[name] = _held(value, entry)
+        self._change(name, _held(value, entry))
 
     def device_names(self) -> list[str]:
         """The Device scalars, in order."""

@@ -1,0 +1,385 @@
+"""The training loop.
+
+for each epoch: dispatches, each report read one dispatch late -> validate -> ask the stopper
+-> checkpoint -> go on or stop
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from nitro_runtime import pjrt
+from nitro_runtime.data import open_epoch
+from nitro_runtime.data.prefetch import depth_of
+from nitro_runtime.errors import GuardError, NitroError
+from nitro_runtime.pjrt import DeviceArray
+from nitro_runtime.report_words import Value
+from nitro_runtime.run import Run, scalars_of
+from nitro_runtime.saving import snapshot
+from nitro_runtime.signals import Interrupts
+from nitro_runtime.training import SPLIT, EpochSums, Flight, TrainProgram, TrainStager
+from nitro_runtime.verdict import failure
+
+IN_FLIGHT = 2
+SLOW_DATA = 0.25
+_METRIC = "metric/"
+
+
+class Loop:
+    """Trains `run` on its train split until something stops it."""
+
+    def __init__(self, run: Run, program: TrainProgram, interrupts: Interrupts) -> None:
+        self._run = run
+        self._program = program
+        self._interrupts = interrupts
+        self._source = run.host.splits[SPLIT]
+        self._flights: deque[Flight] = deque()
+        self._committed = run.scalars.scheduled()
+        self._dispatched = run.step
+        self._position = run.position
+        self._unlogged: tuple[Flight, dict[str, float]] | None = None
+        self._names = _metric_names(program.read_report.names)
+        self._clips = "grad_norm" in program.read_report.names
+        self._told: set[str] = set()
+        self._last_step = run.total
+
+    # ----------------------------------------------------------------------------- the run
+
+    def train(self) -> str:
+        """Runs to the end and gives the stop reason; a failing step or hook raises."""
+        run = self._run
+        if run.options.max_epochs == 0:
+            self._validate(0)
+            return "completed"
+        while run.epochs < run.options.max_epochs:
+            stopped = self._epoch(run.epochs + 1)
+            if stopped is not None:
+                self._leave_mid_epoch(stopped)
+                return stopped
+            stopped = self._finish_epoch()
+            if stopped is not None:
+                return stopped
+        return "completed"
+
+    def _asked_to_stop(self) -> str | None:
+        run = self._run
+        if self._interrupts.caught is not None:
+            return "interrupted"
+        if run.requested:
+            return "requested"
+        limit = run.options.max_steps
+        if limit is not None and self._dispatched >= limit:
+            return "max_steps"
+        seconds = run.options.seconds
+        if seconds is not None and time.monotonic() - run.started >= seconds:
+            return "max_time"
+        return None
+
+    # --------------------------------------------------------------------------- an epoch
+
+    def _epoch(self, epoch: int) -> str | None:
+        """The steps of an epoch; the stop reason when it was left before its end."""
+        run = self._run
+        run.display.start(run.options.max_epochs, run.total)
+        self._began = time.monotonic()
+        waits = _Waits()
+        stager = TrainStager(run.machine, self._source)
+        stopped: str | None = None
+        with open_epoch(
+            self._source,
+            epoch,
+            run.seed,
+            prepare=stager.stage,
+            split=SPLIT,
+            depth=depth_of(self._source) * self._program.accum,
+            start=self._position,
+            poll=self._poll,
+        ) as batches:
+            try:
+                while stopped is None:
+                    waits.start()
+                    fields = next(batches, _END)
+                    if fields is _END:
+                        break
+                    if fields is None:
+                        continue
+                    waits.stop()
+                    stopped = self._asked_to_stop()
+                    if stopped is None:
+                        self._step(epoch, fields)
+                    else:
+                        _drop(fields)
+            except _NotWaiting:
+                stopped = "interrupted"
+            except NitroError:
+                raise
+            except Exception:
+                # What the user's code raised stands; the steps before it are still accounted for.
+                self._drain()
+                raise
+        self._drain()
+        self._report_waits(waits, epoch)
+        return stopped
+
+    def _poll(self) -> None:
+        """While a train batch is waited for: a signal need not wait for it."""
+        self._tick()
+        if self._interrupts.caught is not None:
+            raise _NotWaiting
+
+    def _tick(self) -> None:
+        self._run.directory.tick(**self._where())
+
+    def _step(self, epoch: int, fields: dict[str, DeviceArray]) -> None:
+        run = self._run
+        step = self._dispatched + 1
+        if run.scalars.schedules:
+            for warning in run.scalars.advance(step):
+                run.say(warning)
+        self._flights.append(self._program.dispatch(step, epoch, fields))
+        self._dispatched = step
+        while len(self._flights) >= IN_FLIGHT:
+            self._settle(self._flights.popleft())
+
+    def _drain(self) -> None:
+        while self._flights:
+            self._settle(self._flights.popleft())
+
+    def _settle(self, flight: Flight) -> None:
+        """Reads a dispatch's report: the step stands, or the run fails."""
+        run = self._run
+        values = self._program.settle(flight)
+        last = None if run.last_checkpoint is None else run.last_checkpoint[0]
+        error = failure(values, flight, run.machine.manifest, last)
+        if error is not None:
+            self._fail(flight, values, error)
+        run.step = flight.step
+        run.t += 1
+        self._position += flight.batches
+        run.position = self._position
+        self._committed = flight.scheduled
+        loss = float(values["loss"])
+        run.sums.add(loss)
+        self._log_step(flight, values, loss)
+        run.display.step(flight.epoch, flight.step, loss)
+        self._tick()
+
+    def _fail(self, flight: Flight, values: Mapping[str, Value], error: NitroError) -> None:
+        run = self._run
+        for later in self._flights:
+            pjrt.wait([later.report])
+            later.drop()
+        self._flights.clear()
+        run.scalars.restore(self._committed)
+        self._write(flight, self._line(flight, values))
+        name = error.name if isinstance(error, GuardError) else "weight"
+        run.loggers.annotation(
+            f"guard finite failed: {name}",
+            step=flight.step,
+            epoch=flight.epoch,
+            data={"name": "finite", "found": name, "code": error.code},
+        )
+        raise error
+
+    # ------------------------------------------------------------------------------- lines
+
+    def _log_step(self, flight: Flight, values: Mapping[str, Value], loss: float) -> None:
+        every = self._run.options.log_every
+        due = flight.step == 1 or flight.step % every == 0 or flight.step == self._last_step
+        if due:
+            self._unlogged = None
+            self._write(flight, self._line(flight, values))
+        else:
+            self._unlogged = (flight, self._line(flight, values))
+
+    def _line(self, flight: Flight, values: Mapping[str, Value]) -> dict[str, float]:
+        line = {"loss": float(values["loss"])}
+        for name in self._names:
+            count = float(values[f"{_METRIC}{name}.count"])
+            if count:
+                line[name] = float(values[f"{_METRIC}{name}.sum"]) / count
+            elif name not in self._told:
+                self._told.add(name)
+                self._run.say(f"train: {name}: no data at step {flight.step}")
+        if flight.learning_rate is not None:
+            line["learning_rate"] = float(flight.learning_rate)
+        if self._clips:
+            line["grad_norm"] = float(values["grad_norm"])
+        return line
+
+    def _write(self, flight: Flight, line: Mapping[str, float]) -> None:
+        self._run.loggers.metrics(line, step=flight.step, epoch=flight.epoch, context="train")
+
+    def _write_last(self) -> None:
+        """The last step always has a line."""
+        if self._unlogged is not None:
+            self._write(*self._unlogged)
+            self._unlogged = None
+
+    def _report_waits(self, waits: _Waits, epoch: int) -> None:
+        run = self._run
+        fraction = waits.fraction()
+        if fraction is None:
+            return
+        run.loggers.metrics(
+            {"data_wait_frac": fraction}, step=run.step, epoch=epoch, context="data"
+        )
+        if fraction >= SLOW_DATA and waits.total > 1.0 and "data" not in self._told:
+            self._told.add("data")
+            run.say(
+                f"the device waits for data {fraction:.0%} of the time: make the source cheaper, "
+                "or prepare its batches once"
+            )
+
+    # ---------------------------------------------------------------------------- epoch end
+
+    def _finish_epoch(self) -> str | None:
+        """Validation, stopper, checkpoint; the stop reason when the run is over."""
+        run = self._run
+        run.epochs += 1
+        self._position = run.position = 0
+        metrics = self._validate(run.epochs)
+        row = self._add_row(metrics)
+        bad = self._nonfinite(metrics)
+        if bad is not None:
+            raise bad
+        stop = self._stopper_says(metrics)
+        reason = "early_stop" if stop else None
+        if run.epochs >= run.options.max_epochs:
+            reason = reason or "completed"
+        reason = reason or self._asked_to_stop()
+        self._checkpoint(metrics)
+        if reason is not None:
+            self._write_last()
+        run.display.epoch(row, time.monotonic() - self._began)
+        run.directory.status(**self._where())
+        return reason
+
+    def _validate(self, epoch: int, *, partial: bool = False) -> dict[str, float]:
+        run = self._run
+        source = run.host.splits.get("val")
+        if source is None:
+            return {}
+        metrics = scalars_of(run.evaluator.run("val", source, seed=run.seed, poll=self._tick))
+        run.loggers.metrics(
+            metrics, step=run.step, epoch=epoch, context="validate", partial=partial
+        )
+        return metrics
+
+    def _add_row(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        run = self._run
+        row: dict[str, Any] = {"epoch": run.epochs, "step": run.step}
+        loss = run.sums.mean()
+        if loss is not None:
+            row["loss"] = loss
+        row.update(metrics)
+        run.history.rows.append(row)
+        run.sums = EpochSums()
+        return row
+
+    def _nonfinite(self, metrics: Mapping[str, float]) -> GuardError | None:
+        """The error of a metric that decides and is not finite; None where it is ignored."""
+        run = self._run
+        bad = [n for n in run.control_metrics() if not math.isfinite(metrics.get(n, 0.0))]
+        if not bad:
+            return None
+        what = f"{bad[0]} was {metrics[bad[0]]} in epoch {run.epochs}"
+        if run.options.on_nonfinite_metric == "ignore":
+            if bad[0] not in self._told:
+                self._told.add(bad[0])
+                run.say(f"{what}: it neither ranks a checkpoint nor counts as an improvement")
+            return None
+        error = GuardError(
+            3,
+            f"{what}, and it ranks checkpoints or stops the run",
+            where=f"step {run.step}",
+            help="on_nonfinite_metric=ignore goes on; no checkpoint of this epoch was written",
+        )
+        error.name, error.step, error.epoch, error.stage = bad[0], run.step, run.epochs, "evaluate"
+        error.metrics = dict(metrics)
+        return error
+
+    def _stopper_says(self, metrics: Mapping[str, float]) -> bool:
+        stopper = self._run.stopper
+        return stopper is not None and bool(stopper.should_stop(self._run.epochs, dict(metrics)))
+
+    def _checkpoint(self, metrics: Mapping[str, float]) -> None:
+        run = self._run
+        if run.checkpointer is None:
+            return
+        name = run.checkpointer.save(run.epochs, dict(metrics), snapshot(run))
+        if name is not None:
+            run.last_checkpoint = (name, run.step)
+
+    def _leave_mid_epoch(self, reason: str) -> None:
+        """Ends inside an epoch: the last epoch's checkpoint stands, and what is lost is said."""
+        run = self._run
+        self._write_last()
+        if reason != "interrupted":
+            self._validate(run.epoch, partial=True)
+        name, step = run.last_checkpoint or (None, 0)
+        stands = f"the last checkpoint is {name}" if name else "there is no checkpoint yet"
+        run.say(
+            f"stopped ({reason}) at step {run.step}, inside epoch {run.epoch}: {stands}, "
+            f"{run.step - step} steps are not in it"
+        )
+
+    def _where(self) -> dict[str, Any]:
+        run = self._run
+        return {"step": run.step, "t": run.t, "epoch": run.epoch}
+
+
+_END: Any = object()
+
+
+class _NotWaiting(Exception):
+    """A signal came while the loop waited for a batch."""
+
+
+class _Waits:
+    """How much of an epoch the loop waited for data; the first step is left out."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self._waited = 0.0
+        self._from = 0.0
+        self._steps = 0
+        self._first = 0.0
+        self._waiting = False
+
+    def start(self) -> None:
+        if not self._waiting:
+            self._from = time.perf_counter()
+            self._waiting = True
+
+    def stop(self) -> None:
+        now = time.perf_counter()
+        self._waiting = False
+        self._steps += 1
+        if self._steps == 1:
+            self._first = now
+            return
+        self._waited += now - self._from
+        self.total = now - self._first
+
+    def fraction(self) -> float | None:
+        """Waiting over all time; None before the second step."""
+        return self._waited / self.total if self.total > 0 else None
+
+
+def _metric_names(words: tuple[str, ...]) -> list[str]:
+    """The train metrics of a report."""
+    return [
+        word.removeprefix(_METRIC).removesuffix(".count")
+        for word in words
+        if word.startswith(_METRIC) and word.endswith(".count")
+    ]
+
+
+def _drop(fields: Mapping[str, DeviceArray]) -> None:
+    for array in fields.values():
+        pjrt.delete(array)

@@ -1,0 +1,93 @@
+"""What a checkpoint holds of a run, taken at an epoch's end."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from nitro_runtime.run import Run, store_row
+from nitro_runtime.run_dir import utc_now
+from nitro_runtime.snapshot import MAJOR, MINOR, Snapshot
+from nitro_runtime.state import HALTED
+
+
+def producer() -> str:
+    """The version that writes: of the installed distribution."""
+    try:
+        return version("nitroc")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0"
+
+
+def snapshot(run: Run) -> Snapshot:
+    """Host copies of everything a resume needs, and `meta.json`'s keys."""
+    arrays = run.machine.arrays()
+    arrays.pop(f"slot/{HALTED}", None)
+    arrays.update((f"device/{n}", v) for n, v in run.machine.device_values.items())
+    return Snapshot(arrays, _meta(run))
+
+
+def _meta(run: Run) -> dict[str, Any]:
+    record = run.host.record()
+    return {
+        "format": {"major": MAJOR, "minor": MINOR},
+        "files": {},
+        "producer": producer(),
+        "written_at": utc_now(),
+        "run_id": run.run_id,
+        "parent": run.parent,
+        "bundle": run.machine.manifest.digest,
+        "epoch": run.epochs,
+        "step": run.step,
+        "t": run.t,
+        "position": None,
+        "skips": {"all": 0, "row": 0},
+        "seed": run.seed,
+        "horizon": run.total,
+        "options": record.get("options", {}),
+        "preset": record.get("preset"),
+        "fields": fields(run),
+        "devices": record.get("devices") or _devices(run),
+        "derived": record.get("derived"),
+        "layout": run.machine.layout.rows(),
+        "anchors": {},
+        "metrics": [store_row(row) for row in run.history.rows],
+        "score": None,
+        "early_stop": stopper_state(run.stopper),
+        "checkpointer": None,
+        "logger": run.loggers.states(),
+        "weights_from": run.weights_from,
+        "stop_reason": None,
+    }
+
+
+def fields(run: Run) -> dict[str, Any]:
+    """GraphConst and Host values: the bundle's, and what the host knows better."""
+    baked = {
+        name: {"kind": entry.kind, "value": entry.value}
+        for name, entry in run.machine.manifest.fields.items()
+        if entry.kind != "Device"
+    }
+    return baked | run.host.record().get("fields", {})
+
+
+def _devices(run: Run) -> dict[str, Any]:
+    """Device values: scalars by name; arrays are in the tensor file."""
+    scalars = {name: run.scalars.values[name] for name in run.scalars.device_names()}
+    arrays = {
+        name: {"dtype": str(value.dtype), "shape": list(np.shape(value))}
+        for name, value in run.machine.device_values.items()
+    }
+    return {**scalars, **arrays}
+
+
+def stopper_state(stopper: Any) -> Any:
+    """The stopping rule's memory; null for a rule that keeps none, or none to be stored."""
+    if stopper is None or not hasattr(stopper, "state_dict"):
+        return None
+    state = stopper.state_dict()
+    json.dumps(state, allow_nan=False)
+    return state
