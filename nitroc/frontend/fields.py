@@ -102,12 +102,13 @@ def evaluate(text: str, names: Mapping[str, Any]) -> Any:
     a Host field's type; AnnotationProblem when such a text uses a marker.
     """
     try:
-        return eval(text, dict(names))
+        found = eval(text, dict(names))
     # an annotation may be any expression: whatever it raises, it has no meaning at run time
     except Exception as problem:
         if _mentions_marker(text):
             raise AnnotationProblem(f"the annotation {text!r} has no value: {problem}") from None
         return text
+    return evaluate(found, names) if isinstance(found, str) and found != text else found
 
 
 def _mentions_marker(text: str) -> bool:

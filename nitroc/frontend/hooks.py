@@ -129,6 +129,15 @@ def _refuse_not_run(experiment: Any) -> None:
         raise not_run("manual_training", cls.__qualname__, "set manual_training = False")
 
 
+def call_hook(experiment: Any, name: str, *arguments: Any) -> Any:
+    """Calls a host hook; what it raises surfaces as itself, with a note of the hook."""
+    try:
+        return getattr(experiment, name)(*arguments)
+    except Exception as problem:
+        problem.add_note(f"in hook {name}, {hook_location(experiment, name)}")
+        raise
+
+
 def not_run(name: str, where: str, help: str) -> HookError:
     """The one error for a part of the language that this version does not run."""
     return HookError(5, f"{name}: this version of nitroc does not run it", where=where, help=help)

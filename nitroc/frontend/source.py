@@ -1,4 +1,4 @@
-"""Where user code is: `file:line` of functions, of classes' fields, and of the running user line."""
+"""Where user code is: `file:line` of functions, and of the user's line that is running."""
 
 from __future__ import annotations
 

@@ -342,6 +342,11 @@ declare(
             "Every split runs through programs of the train split's shapes.",
             "Give the field the same dtype and row shape in both splits.",
         ),
+        13: (
+            "a short last train batch",
+            "The train program takes whole batches only; filler rows would change the gradient.",
+            "Drop the last batch in the loader (drop_last=True), or choose another batch size.",
+        ),
         30: (
             "a dtype no program holds",
             "The array holds text, objects, dates or another dtype outside the dialect.",

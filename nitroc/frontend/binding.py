@@ -1,0 +1,124 @@
+"""Fills the binding report from a setup: fields, options, optimizer, schedules, routing, data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from nitro_runtime.data.schema import Schema
+from nitro_runtime.data.source import dropped_rows, order
+from nitroc.frontend.experiment import Experiment
+from nitroc.frontend.fields import MARKER_NAMES
+from nitroc.frontend.metadata import FieldMetadata, short_value
+from nitroc.frontend.options import OPTIONS, default_run_dir
+from nitroc.frontend.routing import Route
+from nitroc.frontend.values import NotContent, content_key
+
+if TYPE_CHECKING:
+    from nitroc.frontend.setup import Setup
+
+
+def fill_report(setup: Setup, given: Experiment, notes: Iterable[tuple[str, str]]) -> None:
+    """Adds every configured value; `given` is the experiment before derived values."""
+    _fields(setup, given)
+    _options(setup)
+    _optimizer(setup)
+    _schedules(setup)
+    _routing(setup)
+    for name, line in notes:
+        setup.report.add("routing", name, line)
+    _data(setup)
+
+
+def _fields(setup: Setup, given: Experiment) -> None:
+    for field in type(given).__nitro_fields__.values():
+        value = getattr(setup.experiment, field.name)
+        shown = f"{MARKER_NAMES[field.kind]} {short_value(value)}"
+        setup.report.add("fields", field.name, shown, _field_source(setup, given, field))
+
+
+def _field_source(setup: Setup, given: Experiment, field: FieldMetadata) -> str:
+    option = setup.options.get(field.name) if field.name in OPTIONS else None
+    if option is not None and OPTIONS[field.name].attribute:
+        return f"the run option, from {option.source}"
+    own = _is_default(getattr(given, field.name), field.default)
+    if field.name in setup.derived:
+        before = getattr(given, field.name)
+        differs = not own and not _is_default(before, setup.derived[field.name])
+        return f"derived, replaces {short_value(before)}" if differs else "derived"
+    if option is not None:
+        return "an ordinary field: the option of this name is no attribute"
+    return "default" if own else "given"
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    if value is default:
+        return True
+    try:
+        return content_key(value) == content_key(default)
+    except NotContent:
+        return False
+
+
+def _options(setup: Setup) -> None:
+    for name, option in setup.options.items():
+        value = option.value
+        if name == "run_dir" and value is None:
+            value = str(default_run_dir(setup.experiment))
+        source = f"{option.source}, baked" if option.baked else option.source
+        setup.report.add("options", name, short_value(value), source)
+    setup.report.add("options", "steps", f"{setup.horizon} optimizer steps")
+
+
+def _optimizer(setup: Setup) -> None:
+    optimizer, report = setup.optimizer, setup.report
+    report.add("optimizer", "rule", optimizer.rule.name)
+    for name, value in optimizer.values.items():
+        supplied = optimizer.device.get(name)
+        source = f"Device field {supplied}" if supplied else optimizer.sources[name]
+        report.add("optimizer", name, f"{value:g}", source)
+    if not optimizer.decays:
+        report.add("optimizer", "weight_decay", "0, no decay stage", "default")
+    for name, value in optimizer.rule.structure.items():
+        report.add("optimizer", name, repr(value), "structure")
+
+
+def _schedules(setup: Setup) -> None:
+    for entry in setup.schedules.values():
+        source = setup.options["schedules"].source
+        shown = getattr(entry.value, "__name__", short_value(entry.value))
+        setup.report.add("schedules", entry.scalar, f"{entry.target} {shown}", source)
+
+
+def _routing(setup: Setup) -> None:
+    for hook, route in setup.routing.items():
+        setup.report.add("routing", hook, _route(route), route.where)
+
+
+def _route(route: Route) -> str:
+    parts = [", ".join(route.fields) or "no fields"]
+    parts += [f"{name} absent, default taken" for name in route.absent]
+    parts += [name for name in ("train", "key") if getattr(route, name)]
+    return "; ".join(parts)
+
+
+def _data(setup: Setup) -> None:
+    for name, schema in setup.schema.items():
+        source = setup.splits[name]
+        setup.report.add("data", name, _split(schema))
+        for field, why in schema.unrouted.items():
+            setup.report.add("data", f"{name}.{field}", f"{why}, stays on the host")
+        for field, spec in schema.fields.items():
+            note = f"{spec} per row" + (f", from {spec.numpy_dtype}" if spec.narrowed else "")
+            setup.report.add("data", f"{name}.{field}", note)
+        found = order(source)
+        if name == "train" and found.note:
+            setup.report.add("data", name, found.note)
+        if dropped_rows(source):
+            lost = "" if name == "train" else ": no metric sees them"
+            setup.report.add("data", name, f"{dropped_rows(source)} rows dropped{lost}")
+
+
+def _split(schema: Schema) -> str:
+    last = "" if schema.last in (None, schema.width) else f", the last of {schema.last}"
+    return f"{schema.batches} batches of {schema.width} rows{last}"
