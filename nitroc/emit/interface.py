@@ -157,15 +157,15 @@ class Results:
 
 
 def collect(scope: Scope, program: Program, face: Interface, ends: list[Op]) -> Results:
-    """Stateful buffers in argument order, then named outputs, then the report."""
+    """Stateful buffers in argument order, then the report, then named outputs."""
     results = Results([], [])
     by_name = {op.mnemonic: op for op in ends}
     _add_state(scope, results, program, face, by_name.get("assign"))
+    if "report" in by_name:
+        _add_report(scope, results, by_name["report"].entries, face.capacity)
     for name, value in (by_name["output"].entries if "output" in by_name else {}).items():
         assert isinstance(value, Value), name
         _add_output(scope, results, name, value)
-    if "report" in by_name:
-        _add_report(scope, results, by_name["report"].entries, face.capacity)
     return results
 
 

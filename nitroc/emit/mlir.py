@@ -8,6 +8,7 @@ region-taking functions (`reduce if_ while_`) set it. dtypes are spelled as in t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -219,16 +220,20 @@ def call(
 
 @contextmanager
 def located(name: str, origin: str | None = None) -> Iterator[None]:
-    """Ops made inside carry the name of the IR value they compute, and its `file:line:col`."""
-    with ir.Location.name(name, childLoc=_file_location(origin)):
+    """Ops made inside carry the name of the IR value they compute, and where it comes from.
+
+    That is its own `file:line:col`, or else the name and line of the op whose region it is in.
+    """
+    enclosing: Any = ir.Location.current
+    with ir.Location.name(name, childLoc=_file_location(origin) or enclosing):
         yield
 
 
-def _file_location(origin: str | None) -> ir.Location:
-    path, line, column = [*(origin or "").rsplit(":", 2), "", ""][:3]
-    if not (path and line.isdigit()):
-        return ir.Location.unknown()
-    return ir.Location.file(path, int(line), int(column) if column.isdigit() else 0)
+def _file_location(origin: str | None) -> ir.Location | None:
+    match = re.fullmatch(r"(.+?):(\d+)(?::(\d+))?", origin or "")
+    if match is None:
+        return None
+    return ir.Location.file(match[1], int(match[2]), int(match[3] or 0))
 
 
 # Modules
