@@ -99,7 +99,7 @@ class _Hoister:
             "func.call",
             results=[r.type for r in call.results],
             operands=[*call.operands, *extra],
-            attributes={item.name: item.attr for item in call.attributes},
+            attributes=dict(call.attributes.items()),
             loc=call.location,
             ip=ir.InsertionPoint(call),
         )

@@ -75,7 +75,7 @@ def _permuted(type: Any, order: Sequence[int]) -> Any:
 
 
 def _attributes(op: Any, spatial: int) -> dict[str, Any]:
-    kept = {item.name: item.attr for item in op.attributes if item.name != "dimension_numbers"}
+    kept = dict(op.attributes.items())
     middle = list(range(1, spatial + 1))
     kept["dimension_numbers"] = hlo.ConvDimensionNumbers.get(
         0, spatial + 1, middle, spatial, spatial + 1, list(range(spatial)), 0, spatial + 1, middle
