@@ -28,16 +28,11 @@ from nitroc.frontend.experiment import Experiment, graphconst_fields, host_field
 from nitroc.frontend.hooks import call_hook, check_hooks, has_hook, hook_location, is_traced
 from nitroc.frontend.model import NoDecay, build_model, leaf_hooks
 from nitroc.frontend.names import did_you_mean
-from nitroc.frontend.optimizer import (
-    OptimizerConfig,
-    ScheduleEntry,
-    read_optimizer,
-    read_rule,
-    read_schedules,
-)
+from nitroc.frontend.optimizer import OptimizerConfig, read_optimizer, read_rule
 from nitroc.frontend.options import OPTIONS, Resolved, resolve
 from nitroc.frontend.report import BindingReport
 from nitroc.frontend.routing import Route, plain_routes
+from nitroc.frontend.schedules import ScheduleEntry, read_schedules
 
 PROBED = ("train", "val")
 """Splits whose batches are looked at during setup; another one when it is first used."""
@@ -121,7 +116,8 @@ def prepare(
     schedules = read_schedules(
         experiment, options["schedules"].value, read_rule(experiment), scalars, arrays
     )
-    optimizer = read_optimizer(experiment, schedules, scalars)
+    scheduled = [entry.key for entry in schedules.values() if entry.target == "opt"]
+    optimizer = read_optimizer(experiment, scheduled, scalars)
     setup = Setup(
         experiment,
         options,
