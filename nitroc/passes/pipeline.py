@@ -16,7 +16,7 @@ from nitro_dialect.errors import DialectError
 from nitro_dialect.ir import Module
 from nitro_dialect.parser import parse as parse_module
 from nitro_dialect.printer import print_module
-from nitro_dialect.verifier import verify
+from nitro_dialect.verifier import verify, verify_core
 from nitroc.errors import BuildError
 from nitroc.frontend.names import did_you_mean
 from nitroc.passes.accumulate import Accumulate
@@ -164,7 +164,7 @@ def run(
     module = replace(module, left=spell(todo))
     while True:
         stage = done[-1].name if done else "import"
-        _check(module, stage)
+        _check(module, stage, expanded=any(isinstance(p, Expand) for p in done))
         if roundtrip:
             _round_trip(module, stage)
         if on_stage is not None:
@@ -175,9 +175,9 @@ def run(
         module = replace(done[-1](module), done=spell(done), left=spell(todo))
 
 
-def _check(module: Module, stage: str) -> None:
+def _check(module: Module, stage: str, *, expanded: bool) -> None:
     try:
-        verify(module)
+        (verify_core if expanded else verify)(module)
     except DialectError as error:
         raise BuildError(
             6,

@@ -1,0 +1,192 @@
+"""A weighted linear regression as a module, with numpy for its imported functions.
+
+Small enough to say by hand what a training step of it must give: `expected_step` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from reference import DTYPES
+
+from nitro_dialect.ir import Device, Function, Group, Leaf, Module, Parameter
+from nitro_dialect.types import F32, I32, SEED, WORDS, TensorType, TreeType
+from nitroc import rules
+from nitroc.programs import forward_program, init_program, reduce_program, train_program
+from nitroc.rules import Rule
+
+ROWS, INPUTS, TARGETS = 4, 3, 2
+WEAK = TensorType("f32", weak=True)
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One training step's configuration; a pipeline follows from it."""
+
+    accum: int = 1
+    clip: float | None = None
+    guard: bool = True
+    rule: Rule = field(default=rules.SGD)
+    decay: float | None = None
+    bias: str = "f32"
+    master: bool = True
+    stateful: bool = True
+    metrics: bool = True
+    learning_rate: float = 0.1
+
+    @property
+    def pipeline(self) -> str:
+        passes = ["differentiate", f"accumulate{{steps={self.accum}}}"]
+        passes += [f"clip{{max={self.clip}}}"] if self.clip else []
+        passes += ["guard" if self.guard else "guard{finite=false}"]
+        passes += [f"optimizer{{rule={self.rule.name},master={str(self.master).lower()}}}"]
+        passes += ["decay"] if self.decay is not None else []
+        return ",".join([*passes, "commit", "expand"])
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        given = {"shift": 0.25, "learning_rate": self.learning_rate, **self.rule.fields}
+        return given if self.decay is None else {**given, "weight_decay": self.decay}
+
+
+def module(settings: Settings, extra_leaves: int = 0) -> Module:
+    """The module before its first pass; `extra_leaves` pads the group with unused ones."""
+    leaves = (
+        Leaf("dense.bias", settings.bias, (TARGETS,)),
+        Leaf("dense.kernel", "f32", (INPUTS, TARGETS), frozenset({"decay"})),
+        *(Leaf(f"extra_{i}.w", "f32", (2, i + 1)) for i in range(extra_leaves)),
+    )
+    mean = (Leaf("mean", "f32", ()),) if settings.stateful else ()
+    outputs = Group("outputs.b4", "outputs", (Leaf("logits", "f32", (ROWS, TARGETS)),))
+    made = Module(
+        "Regression",
+        devices=[Device("shift", WEAK, 0.25)],
+        groups={
+            "default": Group("default", "param", leaves),
+            "state": Group("state", "state", mean),
+            outputs.name: outputs,
+        },
+        rules={settings.rule.name: settings.rule.build()},
+    )
+    for function in functions(settings.metrics):
+        made.functions[function.name] = function
+    train_program(made)
+    forward_program(made, "forward.b4")
+    reduce_program(made, "reduce.b4.r3")
+    init_program(made)
+    return made
+
+
+def functions(metrics: bool) -> list[Function]:
+    params, state = Parameter("params", TreeType("default")), Parameter("state", TreeType("state"))
+    shift, seed = Parameter("shift", WEAK), Parameter("seed", SEED)
+    step = (Parameter("step", WORDS), Parameter("micro", I32))
+    place = (Parameter("split", I32), Parameter("index", I32))
+    x, y = Parameter("x", _rows(INPUTS)), Parameter("y", _rows(TARGETS))
+    rows = (Parameter("m", TensorType("f32", (ROWS,))), x, y)
+    outputs = Parameter("outputs", TreeType("outputs.b4"))
+    sums = [Parameter("loss", F32), Parameter("weight", F32)]
+    if metrics:
+        sums += [Parameter("metric.mae.sum", F32), Parameter("metric.mae.count", F32)]
+    given = (params, state, shift, seed, *step, *rows)
+    grad = (*sums, Parameter("grad", TreeType("default")), state)
+    reduced = (
+        Parameter("loss.sum", F32),
+        Parameter("loss.weight", F32),
+        Parameter("metric.errors.concat", TensorType("f32", (3,))),
+    )
+    return [
+        Function("objective", given, (*sums, state), "0a"),
+        Function("objective.grad", given, grad, "0b", "objective", "params"),
+        Function("forward.b4", (params, state, shift, seed, *place, x), (outputs,), "0c"),
+        Function("reduce.b4.r3", (outputs, shift, seed, *place, *rows), reduced, "0d"),
+        Function("init", (seed,), (params, state), "0e"),
+    ]
+
+
+def _rows(width: int) -> TensorType:
+    return TensorType("f32", (ROWS, width))
+
+
+def gradient(settings: Settings) -> Callable[..., tuple[Any, ...]]:
+    """The imported `objective.grad`: sums over rows, the gradient of the loss's sum."""
+
+    def call(p: Tree, s: Tree, shift: Any, seed: Any, step: Any, micro: Any, *rows: Any) -> Any:
+        m, x, y = (r.astype(np.float64) for r in rows)
+        kernel, bias = (p[f"dense.{k}"].astype(np.float64) for k in ("kernel", "bias"))
+        error = x @ kernel + bias - y - float(shift) - 0.1 * int(micro) - 0.01 * int(step[1])
+        scaled = m[:, None] * error
+        grads = {path: np.zeros(leaf.shape) for path, leaf in p.items()}
+        grads |= {"dense.bias": scaled.sum(0), "dense.kernel": x.T @ scaled}
+        sums = [0.5 * (scaled * error).sum(), m.sum()]
+        sums += [np.abs(scaled).sum(), m.sum()] if settings.metrics else []
+        state = {"mean": 0.5 * s["mean"] + 0.5 * x.mean()} if settings.stateful else {}
+        return (*sums, {path: grads[path] for path in p}, state)
+
+    return call
+
+
+def expected_step(
+    settings: Settings, params: Tree, slots: Tree, state: Tree, t: int, batch: Tree
+) -> Tree:
+    """A committed step in plain f64 numpy, from the definitions and none of the passes."""
+    call = gradient(settings)
+    totals: list[float] = []
+    g: Tree = {}
+    for k in range(settings.accum):
+        rows = (batch[name][k] for name in ("m", "x", "y"))
+        *sums, grads, state = call(params, state, 0.25, None, (0, t), k, *rows)
+        totals = list(map(sum, zip(totals or [0.0] * len(sums), sums, strict=True)))
+        g = {path: g.get(path, 0) + _rounded(params[path], v) for path, v in grads.items()}
+    g = {path: v / totals[1] for path, v in g.items()}
+    norm = np.sqrt(sum((v**2).sum() for v in g.values()))
+    if settings.clip and norm > settings.clip:
+        g = {path: v * (settings.clip / norm) for path, v in g.items()}
+    made: Tree = {"loss": totals[0] / totals[1], "norm": norm, "state": state, "p": {}}
+    for path, v in g.items():
+        held = slots["master"][path] if "master" in slots else params[path]
+        own = [slots[name][path] for name in settings.rule.slots]
+        counted = {"t": t} if "t" in settings.rule.positional else {}
+        fields = {k: _f32(x) for k, x in settings.rule.fields.items()}
+        u, *own = settings.rule.update(v, *own, **counted, **fields)
+        if settings.decay is not None and path.endswith("kernel"):
+            u = u + _f32(settings.decay) * held
+        made["p"][path] = held - _f32(settings.learning_rate) * u
+        for name, x in zip(settings.rule.slots, own, strict=True):
+            made.setdefault(name, {})[path] = x
+    return made
+
+
+def _f32(value: float) -> float:
+    """A scalar as the program gets it."""
+    return float(np.float32(value))
+
+
+def _rounded(like: Any, value: Any) -> Any:
+    """A gradient comes in its leaf's dtype; f32 ones are f64 here."""
+    narrow = like.dtype.itemsize < 4
+    return np.asarray(value).astype(like.dtype if narrow else np.float64).astype(np.float64)
+
+
+def first_params(settings: Settings, rng: np.random.Generator) -> Tree:
+    bias = rng.normal(size=TARGETS).astype(np.float32).astype(DTYPES[settings.bias])
+    kernel = rng.normal(size=(INPUTS, TARGETS)).astype(np.float32)
+    return {"dense.bias": bias, "dense.kernel": kernel}
+
+
+def batch(settings: Settings, rng: np.random.Generator) -> Tree:
+    """One step's batch, `[accum, rows, ...]`, with unequal weights."""
+    lead = (settings.accum, ROWS)
+    return {
+        "m": rng.uniform(0.5, 2, lead).astype(np.float32),
+        "x": rng.normal(size=(*lead, INPUTS)).astype(np.float32),
+        "y": rng.normal(size=(*lead, TARGETS)).astype(np.float32),
+    }
+
+
+def first_state(settings: Settings) -> Tree:
+    return {"mean": np.float32(0)} if settings.stateful else {}
