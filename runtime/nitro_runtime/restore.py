@@ -197,18 +197,20 @@ def check_graphconst(record: Snapshot, manifest: Manifest, where: str) -> None:
 
 
 def nothing_left(record: Snapshot, max_epochs: int, max_steps: int | None, rule: Any) -> str | None:
-    """Why a finished run stays finished; None when it goes on."""
+    """Why a finished run stays finished; None when a limit grew or the stopping rule changed."""
     meta = record.meta
     reason = meta.get("stop_reason")
-    if reason not in DONE:
+    if reason not in DONE or _grew(meta["options"], max_epochs, max_steps):
         return None
-    if reason == "completed" and max_epochs > meta["epoch"]:
-        return None
-    if reason == "max_steps" and (max_steps is None or max_steps > meta["step"]):
-        return None
-    if reason == "early_stop" and (max_epochs > meta["epoch"] and _changed(meta, rule)):
+    if reason == "early_stop" and _changed(meta, rule):
         return None
     return f"the run ended as {reason} at epoch {meta['epoch']}, step {meta['step']}"
+
+
+def _grew(stored: Mapping[str, Any], max_epochs: int, max_steps: int | None) -> bool:
+    old_steps = stored["max_steps"]
+    more_steps = old_steps is not None and (max_steps is None or max_steps > old_steps)
+    return more_steps or max_epochs > stored["max_epochs"]
 
 
 def _changed(meta: Mapping[str, Any], rule: Any) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nitro_runtime.options import RunOptions
 from nitro_runtime.run import Run, store_row
 from nitro_runtime.run_dir import utc_now
 from nitro_runtime.snapshot import MAJOR, MINOR, Snapshot
@@ -47,7 +50,7 @@ def _meta(run: Run) -> dict[str, Any]:
         "skips": {"all": 0, "row": 0},
         "seed": run.seed,
         "horizon": run.total,
-        "options": record.get("options", {}),
+        "options": {**record.get("options", {}), **options(run.options)},
         "preset": record.get("preset"),
         "fields": fields(run),
         "devices": record.get("devices") or _devices(run),
@@ -61,6 +64,14 @@ def _meta(run: Run) -> dict[str, Any]:
         "logger": run.loggers.states(),
         "weights_from": run.weights_from,
         "stop_reason": None,
+    }
+
+
+def options(given: RunOptions) -> dict[str, Any]:
+    """The run options as plain JSON."""
+    return {
+        name: str(value) if isinstance(value, Path) else list(value) if name == "tags" else value
+        for name, value in ((f.name, getattr(given, f.name)) for f in dataclasses.fields(given))
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nitro_runtime.errors import UsageError, near
+from nitro_runtime.errors import ScheduleError, UsageError, near
 from nitro_runtime.manifest import ScalarEntry
 from nitro_runtime.schedules import Number, Schedule, coerce
 
@@ -66,8 +66,11 @@ class Scalars:
             self.values[name] = value
             self.version += 1
 
-    def set(self, name: str, value: Number) -> None:
-        """Changes a Device scalar by hand; E-USAGE-063 or -064 for a name that can't be."""
+    def check(self, name: str, value: Number) -> Number:
+        """`value` as the Device scalar `name` would hold it, if it can be set by hand.
+
+        E-USAGE-063 for another name, -064 for a scheduled one, -065 for another kind of value.
+        """
         entry = self._entries.get(name)
         if entry is None or entry.kind != "device":
             raise _unknown(name, self.device_names(), "Device scalar")
@@ -78,7 +81,16 @@ class Scalars:
                 where=f"field {name}",
                 help="take it out of `schedules` first",
             )
-        self._change(name, _held(value, entry))
+        try:
+            return _held(value, entry)
+        except (ScheduleError, TypeError, ValueError) as error:
+            raise UsageError(
+                65, f"{name} is {value!r}, expected {entry.dtype}", where=f"field {name}"
+            ) from error
+
+    def set(self, name: str, value: Number) -> None:
+        """Changes a Device scalar by hand; errors as `check`."""
+        self._change(name, self.check(name, value))
 
     def device_names(self) -> list[str]:
         """The Device scalars, in order."""
