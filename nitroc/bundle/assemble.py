@@ -134,7 +134,7 @@ def _with_programs(manifest: Manifest, parts: Sequence[ProgramPart]) -> Manifest
         custom_calls=calls,
     )
     transfer = {
-        name: tuple(arg.value for arg in entry.args if arg.role == "batch")
+        name: tuple(arg.name.removeprefix("batch.") for arg in entry.args if arg.role == "batch")
         for name, entry in programs.items()
     }
     return replace(

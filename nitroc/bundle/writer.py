@@ -56,7 +56,12 @@ def _check_target(target: Path, force: bool) -> None:
     if not force:
         raise _exists(target)
     if target.is_symlink() or not target.is_dir():
-        raise BuildError(73, "--force replaces bundles only", where=f"{target} is no directory")
+        raise BuildError(
+            73,
+            "--force replaces bundles only, and there is no directory of that name",
+            where=str(target),
+            help="choose a new name, or remove what is there",
+        )
     foreign = _foreign_files(target)
     if foreign:
         raise BuildError(
@@ -139,7 +144,7 @@ def _exists(target: Path) -> BuildError:
 
 
 def _refused(target: Path, error: OSError) -> BuildError:
-    if error.errno == errno.EEXIST:
+    if error.errno == errno.EEXIST and os.path.lexists(target):
         return _exists(target)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return BuildError(

@@ -129,7 +129,7 @@ def location_free_text(data: bytes) -> str:
         for dialect in (stablehlo, chlo, sdy):
             dialect.register_dialect(context)
         module = stablehlo.deserialize_portable_artifact(context, data)
-        return module.operation.get_asm(enable_debug_info=False, large_elements_limit=None)
+        return str(module.operation.get_asm(enable_debug_info=False, large_elements_limit=None))
 
 
 def _inspect(context: ir.Context, data: bytes) -> Inspection:

@@ -59,7 +59,9 @@ def list_files(root: Path) -> dict[str, int]:
             raise _unreadable(folder or str(root), error) from error
     if len(files) > MAX_FILES:
         findings.append(Finding(str(root), "", f"at most {MAX_FILES} files", "more"))
-    if files.get(MANIFEST, 0) > MAX_MANIFEST:
+    if MANIFEST not in files:
+        refuse(2, [Finding(MANIFEST, "", "a file", "a folder")])
+    if files[MANIFEST] > MAX_MANIFEST:
         size = f"{files[MANIFEST]} bytes"
         findings.append(Finding(MANIFEST, "", f"at most {MAX_MANIFEST} bytes", size))
     refuse(1, [*check_names([name.rstrip("/") for name in files]), *findings])

@@ -2,7 +2,7 @@
 
 Format versions, newest first:
 
-    1.0  2026-10-01  The first: train, forward, reduce and init programs on one device.
+    1.0  2026-11-29  The first: train, forward, reduce and init programs on one device.
 
 A reader refuses another major number and a newer minor one. Within a major number a minor one only
 adds keys.

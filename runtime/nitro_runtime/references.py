@@ -184,8 +184,8 @@ def _check_arg(manifest: Manifest, path: str, arg: ArgEntry) -> Iterator[Finding
         return
     if arg.role == "batch":
         fields = {name for entry in manifest.batch_schema.values() for name in entry.fields}
-        if arg.value not in fields:
-            yield _finding(path, "a field of $.batch_schema", repr(arg.value))
+        if arg.name.removeprefix("batch.") not in fields:
+            yield _finding(path, "batch.<a field of $.batch_schema>", repr(arg.name))
     if arg.role == "slot" and arg.value not in {slot.name for slot in manifest.slots}:
         yield _finding(path, "an entry of $.slots", repr(arg.value))
     if arg.buffer is not None and arg.role in ("param", "slot", "state"):
