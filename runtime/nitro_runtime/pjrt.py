@@ -7,6 +7,8 @@ i32 passed for f32 runs and returns wrong numbers; everything is checked here, b
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -36,6 +38,7 @@ _ArrayImpl: Any = _jax.ArrayImpl
 # A copy is made before `put` returns: the caller may refill its buffer at once.
 _COPY: Any = _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
 _POLL_SECONDS = 0.05
+_LEAVE_SECONDS = 0.5
 
 
 class TensorEntry(Protocol):
@@ -342,7 +345,7 @@ def compile(
     where = xla_client.DeviceList((device,))
     try:
         loaded = interruptible(
-            lambda: device.client.compile_and_load(code, where, _options()), poll
+            lambda: device.client.compile_and_load(code, where, _options(device)), poll
         )
     except _jax.JaxRuntimeError as error:
         number = 30 if "RESOURCE_EXHAUSTED" in str(error) else 27
@@ -365,42 +368,70 @@ def deserialize(
     """
     where = xla_client.DeviceList((device,))
     try:
-        loaded = device.client.deserialize_executable(serialized, where, _options())
+        loaded = device.client.deserialize_executable(serialized, where, _options(device))
     except _jax.JaxRuntimeError as error:
         raise DeviceError(28, f"a stored executable: {_first_line(error)}") from error
     return Executable(loaded, device, args, results, donate)
 
 
-def _options() -> Any:
-    return xla_client.CompileOptions()
+def _options(device: Device) -> Any:
+    options = xla_client.CompileOptions()
+    options.device_assignment = xla_client.DeviceAssignment.create(np.array([[device.id]]))
+    return options
 
 
 def interruptible(work: Callable[[], T], poll: Callable[[], None] | None = None) -> T:
     """`work()` on a worker thread while the main thread stays open to signals.
 
     Native code that runs on the main thread delays Python's signal handlers to its end. Left by an
-    exception (Ctrl-C, or what `poll` raises), the worker ends by itself; its result is dropped.
+    exception (Ctrl-C, or what `poll` raises), the worker ends by itself and its result is dropped;
+    a process that ends before it takes the exit status of that exception.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
     outcome: list[T] = []
     failure: list[BaseException] = []
+    # Not Thread.join: interrupted, it takes a running thread for one that has ended.
+    done = threading.Event()
 
     def run() -> None:
         try:
             outcome.append(work())
         except BaseException as error:  # raised again on the main thread, below
             failure.append(error)
+        done.set()
 
-    worker = threading.Thread(target=run, name="nitro-compile", daemon=True)
-    worker.start()
-    while worker.is_alive():
-        worker.join(_POLL_SECONDS)
-        if poll is not None:
-            poll()
+    threading.Thread(target=run, name="nitro-compile", daemon=True).start()
+    try:
+        while not done.wait(_POLL_SECONDS):
+            if poll is not None:
+                poll()
+    except BaseException as error:
+        atexit.register(_leave, done, _exit_status(error))
+        raise
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+def _exit_status(error: BaseException) -> int:
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _leave(done: threading.Event, status: int) -> None:
+    """Ends the process where a worker is still in native code.
+
+    Python would end that thread by unwinding it once it comes back, which native code answers with
+    an abort.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        done.wait(_LEAVE_SECONDS)
+    if not done.is_set():
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)
 
 
 # -------------------------------------------------------------------------------- the machine
@@ -419,7 +450,7 @@ def fingerprint(device: Device) -> dict[str, str]:
         "topology": _topology(device),
         "jaxlib": jaxlib.version.__version__,
         "cpu features": _cpu_features(),
-        "compile options": hashlib.sha256(_options().SerializeAsString()).hexdigest(),
+        "compile options": hashlib.sha256(_options(device).SerializeAsString()).hexdigest(),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }
 
