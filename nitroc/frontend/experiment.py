@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Mapping
 from types import FrameType
-from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, ForwardRef, TypeVar, cast, dataclass_transform
 
 from nitroc.errors import FieldError
 from nitroc.frontend.fields import (
@@ -120,6 +120,8 @@ def _annotations(cls: type, site: _Site) -> dict[str, Any]:
                     where=site.where(name),
                     help="import what the annotation names where the class can see it",
                 ) from None
+    # dataclasses would look names of strings up in sys.modules, where a class's module may not be
+    cls.__annotations__ = {n: ForwardRef(a) if isinstance(a, str) else a for n, a in found.items()}
     return {n: a for n, a in found.items() if not is_class_variable(a)}
 
 
@@ -196,11 +198,6 @@ def _refuse_mutable(cls: type, name: str, site: _Site) -> None:
 
 
 def _is_immutable(value: Any) -> bool:
-    module = type(value).__module__.partition(".")[0]
-    if module in ("jax", "jaxlib"):
-        return True
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return True
     try:
         hash(value)
     except TypeError:
@@ -257,7 +254,7 @@ def _check_arguments(cls: type[Experiment]) -> None:
     def __init__(self: Any, *positional: Any, **values: Any) -> None:
         check_fields(cls, values)
         missing = [name for name in required if name not in values]
-        if missing and type(self) is cls:
+        if missing and not positional:
             raise FieldError(
                 16,
                 f"{cls.__name__} needs a value for {', '.join(missing)}",

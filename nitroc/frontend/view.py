@@ -82,6 +82,9 @@ _OPERATIONS = {
     "a context": "enter exit",
     "an array": "array jax_array array_namespace",
     "copying": "copy deepcopy reduce reduce_ex",
+    "inspection": "dir sizeof",
+    "a path": "fspath",
+    "awaiting": "await aiter anext aenter aexit",
 }
 
 
