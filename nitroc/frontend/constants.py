@@ -8,6 +8,7 @@ threading: regions of loops and branches see the values around them.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,12 +141,18 @@ def _read(op: Any, where: str | None) -> Constant:
     element = str(kind.element_type)
     dtype = np_dtype(element)
     attribute = op.attributes["value"]
-    # narrow floats have no buffer protocol: they are read one by one, exactly, as Python floats
     has_buffer = dtype.kind in "iub" or element in ("f16", "f32", "f64")
-    raw = np.array(attribute) if has_buffer else np.array(list(attribute), np.float32)
+    raw = np.array(attribute) if has_buffer else np.frombuffer(_words(attribute), dtype)
     value = np.ascontiguousarray(raw.reshape(kind.shape).astype(dtype))
     digest = hashlib.sha256(f"{element}{list(kind.shape)}".encode() + value.tobytes())
     return Constant(f"c{digest.hexdigest()[:12]}", value, element, where)
+
+
+def _words(attribute: Any) -> bytes:
+    """The bytes of a large attribute: narrow floats have no buffer protocol, but print in hex."""
+    found = re.match(r'dense<"0x([0-9A-F]+)">', str(attribute))
+    assert found is not None, "a large dense attribute prints in hex"
+    return bytes.fromhex(found[1])
 
 
 def _placed(constant: Constant, where: str | None) -> Constant:

@@ -7,11 +7,13 @@ Works on a copy of what jax lowered, in the order of `STEPS`; the body stays Sta
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from jax.errors import JaxRuntimeError
 
 from nitro_dialect.ir import Function, Group, Parameter
 from nitro_dialect.types import TensorType
@@ -20,8 +22,10 @@ from nitroc.errors import BuildError, ContractError
 from nitroc.frontend import constants, convolutions, locations
 from nitroc.frontend.jax_internals import (
     default_version,
+    deserialize_portable,
     hlo,
     ir,
+    make_ir_context,
     own_copy,
     passmanager,
     portable_artifact,
@@ -91,6 +95,7 @@ def import_together(
         _composites_to_calls(work)
         # before arguments are placed: a token would be one more of them
         _refuse_host(work)
+        _legalise(work)
         work.constants = constants.hoist(work.module, root)
     merged = {name: c for work in works for name, c in work.constants.items()}
     shared = dict(sorted(merged.items()))
@@ -105,6 +110,16 @@ def _composites_to_calls(work: _Work) -> None:
     with work.module.context:
         pipeline = "builtin.module(func.func(stablehlo-legalize-composite-to-call))"
         passmanager.PassManager.parse(pipeline).run(work.module.operation)
+
+
+def _legalise(work: _Work) -> None:
+    """CHLO to StableHLO, as the serialiser does it.
+
+    It makes functions of its own (`chlo.erf.impl`), which have to be there before symbols take
+    their prefix; which of its passes those are, jaxlib doesn't say.
+    """
+    artifact = _serialized(work.module, work.traced.name, hlo.get_current_version())
+    work.module = deserialize_portable(artifact, make_ir_context())
 
 
 def _place_constants(work: _Work, shared: dict[str, constants.Constant]) -> None:
@@ -258,13 +273,14 @@ def _verify(module: Any, name: str) -> None:
 def _serialized(module: Any, name: str, version: str) -> bytes:
     try:
         return portable_artifact(own_copy(module), version)
-    except ValueError as problem:
-        reason = str(problem).strip().splitlines()
+    except JaxRuntimeError as problem:
+        found = re.search(r"([^\s:]+:\d+):\d+: error: (.{1,200})", str(problem))
         raise BuildError(
             40,
-            f"@{name} can't be written for StableHLO {version}: {reason[-1] if reason else ''}",
+            f"@{name} can't be written for StableHLO {version}: "
+            f"{found[2] if found else str(problem)[:200]}",
+            where=found[1] if found else None,
             help="ask for a newer version (--compat current), or write the operation otherwise",
-            also=reason[:-1][:10],
         ) from problem
 
 
