@@ -207,7 +207,7 @@ class Executable:
         self._donated = frozenset(arg for arg, _ in self.donate)
         sharding = _sharding(device)
         self._avals = [_entry_aval(arg) for arg in self.args]
-        self._shardings = [sharding] * len(self.args)
+        self._shardings = None if _only_device() else [sharding] * len(self.args)
         self._handlers = [
             _jax.array_result_handler(_entry_aval(result), sharding, True, True)
             for result in self.results
@@ -235,7 +235,7 @@ class Executable:
         try:
             sound = (
                 [b.aval for b in buffers] == self._avals
-                and [b.sharding for b in buffers] == self._shardings
+                and (self._shardings is None or [b.sharding for b in buffers] == self._shardings)
                 and not any(map(_ArrayImpl.is_deleted, buffers))
                 and len(set(map(id, buffers))) == len(buffers)
             )
@@ -313,6 +313,12 @@ class Executable:
             temporaries=stats.temp_size_in_bytes,
             peak=stats.peak_memory_in_bytes,
         )
+
+
+@functools.cache
+def _only_device() -> bool:
+    """Whether this process has one device in all: an array can be on no other."""
+    return len(devices()) == 1 and len(platforms()) == 1
 
 
 def _entry_aval(entry: TensorEntry) -> ShapedArray:
