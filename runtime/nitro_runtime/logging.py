@@ -142,8 +142,8 @@ def split_finite(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 class Loggers:
-    """The run's loggers as one: each verb goes to each; one that fails is reported once and then
-    left alone, and never ends a run."""
+    """The run's loggers as one: each verb goes to each; one that fails is reported once and never
+    ends a run."""
 
     def __init__(self, loggers: Any, say: Callable[[str], None]) -> None:
         several = isinstance(loggers, list | tuple)
@@ -159,15 +159,20 @@ class Loggers:
     def _call(self, verb: str, *args: Any, **keywords: Any) -> None:
         for logger in self.all:
             method = getattr(logger, verb, None)
-            if method is None or id(logger) in self._failed:
+            if method is None:
                 continue
             try:
                 method(*args, **keywords)
             except Exception as error:
                 # A logger is the user's or a service's code: whatever it raises, training goes on.
-                self._failed.add(id(logger))
-                name = type(logger).__name__
-                self._say(f"logger {name} failed in {verb}, it is off from here: {error!r}")
+                self._report(logger, verb, error)
+
+    def _report(self, logger: Any, verb: str, error: Exception) -> None:
+        if id(logger) in self._failed:
+            return
+        self._failed.add(id(logger))
+        name = type(logger).__name__
+        self._say(f"logger {name} failed in {verb}, which is said once: {error!r}")
 
     def bind(self, run_dir: Path) -> None:
         """Tells loggers that write there where the run directory is."""
