@@ -16,6 +16,7 @@ from jaxlib import _jax, xla_client
 
 from nitro_runtime import pjrt
 from nitro_runtime.errors import DeviceError
+from nitro_runtime.interruptible import interruptible
 
 from .programs import STEP
 
@@ -76,6 +77,7 @@ EIGHT = """
 import numpy as np
 from nitro_runtime import pjrt
 from nitro_runtime.errors import DeviceError
+from nitro_runtime.interruptible import interruptible
 from test_pjrt_programs import step
 devices = pjrt.devices("cpu")
 assert len(devices) == 8, devices
@@ -112,10 +114,10 @@ def test_work_off_the_main_thread_polls_and_hands_on_results_and_errors():
         names.append(threading.current_thread().name)
         return 7
 
-    assert pjrt.interruptible(work) == 7
+    assert interruptible(work) == 7
     assert names == ["nitro-compile"]
     with pytest.raises(ZeroDivisionError):
-        pjrt.interruptible(lambda: 1 // 0)
+        interruptible(lambda: 1 // 0)
 
 
 def test_what_poll_raises_ends_the_wait():
@@ -125,7 +127,7 @@ def test_what_poll_raises_ends_the_wait():
         raise KeyError("stop")
 
     with pytest.raises(KeyError, match="stop"):
-        pjrt.interruptible(lambda: release.wait(30), poll)
+        interruptible(lambda: release.wait(30), poll)
     release.set()
 
 
@@ -163,10 +165,10 @@ def test_ctrl_c_works_while_a_program_compiles():
 
 LEFT = """
 import threading
-from nitro_runtime import pjrt
+from nitro_runtime.interruptible import interruptible
 def poll():
     raise {error}
-pjrt.interruptible(threading.Event().wait, poll)
+interruptible(threading.Event().wait, poll)
 """
 
 
