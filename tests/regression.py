@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from reference import DTYPES
+from reference import DTYPES, Outcome, first_slots, run_program
 
 from nitro_dialect.ir import Device, Function, Group, Leaf, Module, Parameter
 from nitro_dialect.types import F32, I32, SEED, WORDS, TensorType, TreeType
 from nitroc import rules
+from nitroc.passes import pipeline
 from nitroc.programs import forward_program, init_program, reduce_program, train_program
 from nitroc.rules import Rule
 
@@ -53,12 +54,11 @@ class Settings:
         return given if self.decay is None else {**given, "weight_decay": self.decay}
 
 
-def module(settings: Settings, extra_leaves: int = 0) -> Module:
-    """The module before its first pass; `extra_leaves` pads the group with unused ones."""
-    leaves = (
+def module(settings: Settings, leaves: tuple[Leaf, ...] = ()) -> Module:
+    """The module before its first pass, with other `leaves` than the regression's if given."""
+    leaves = leaves or (
         Leaf("dense.bias", settings.bias, (TARGETS,)),
         Leaf("dense.kernel", "f32", (INPUTS, TARGETS), frozenset({"decay"})),
-        *(Leaf(f"extra_{i}.w", "f32", (2, i + 1)) for i in range(extra_leaves)),
     )
     mean = (Leaf("mean", "f32", ()),) if settings.stateful else ()
     outputs = Group("outputs.b4", "outputs", (Leaf("logits", "f32", (ROWS, TARGETS)),))
@@ -190,3 +190,40 @@ def batch(settings: Settings, rng: np.random.Generator) -> Tree:
 
 def first_state(settings: Settings) -> Tree:
     return {"mean": np.float32(0)} if settings.stateful else {}
+
+
+def stages(settings: Settings, start: Module | None = None) -> dict[str, Module]:
+    """The module after every pass by the pass's name, each printed, read back and compared."""
+    found: dict[str, Module] = {}
+    pipeline.run(
+        start or module(settings),
+        settings.pipeline,
+        roundtrip=True,
+        on_stage=lambda number, name, stage: found.update({name: stage}),
+    )
+    return found
+
+
+def inputs(settings: Settings, stage: Module, params: Tree, state: Tree, rows: Tree) -> Tree:
+    """What the train step of `stage` takes before its first step."""
+    values = {
+        **first_slots(stage, "train_step", params),
+        **{k: np.float32(v) for k, v in settings.scalars.items()},
+        **rows,
+        "p": params,
+        "s": state,
+        "seed": np.array([0, 7], np.uint32),
+    }
+    names = [i.value.name for i in stage.programs["train_step"].inputs]
+    return {name: values[name] for name in names}
+
+
+def run_step(
+    settings: Settings,
+    stage: Module,
+    values: Tree,
+    objective: Callable[..., Any] | None = None,
+    wide: bool = False,
+) -> Outcome:
+    imported = {"objective.grad": objective or gradient(settings)}
+    return run_program(stage, "train_step", values, imported, wide=wide)

@@ -55,9 +55,9 @@ class Guard:
 
 def _guard(program: Program) -> None:
     names = Names.of(program)
+    squares, norm = gradient_norm(program, names, Guard.name)
     words = report(program)
     loss, weight = words["loss"], words["weight"]
-    squares, norm = gradient_norm(program, names, Guard.name)
     halted = add_slot(program, names, I1, "halted", False)
     with building(program.body, names, before_assign(program)):
         ok = emit(

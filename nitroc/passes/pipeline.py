@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields, replace
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol
 
 from nitro_dialect.compare import difference
@@ -161,6 +162,7 @@ def run(
         passes = module.left
     todo = parse(passes) if isinstance(passes, str) else list(passes)
     done = parse(module.done)
+    _check_order([*done, *todo])
     module = replace(module, left=spell(todo))
     while True:
         stage = done[-1].name if done else "import"
@@ -173,6 +175,18 @@ def run(
             return module
         done.append(todo.pop(0))
         module = replace(done[-1](module), done=spell(done), left=spell(todo))
+
+
+def _check_order(passes: Sequence[Pass]) -> None:
+    names = [p.name for p in passes]
+    order = list(PASSES)
+    for earlier, later in pairwise(names):
+        if order.index(earlier) >= order.index(later):
+            raise BuildError(
+                4,
+                f"{later} comes after {earlier}",
+                help=f"passes run once each, in the order {', '.join(order)}",
+            )
 
 
 def _check(module: Module, stage: str, *, expanded: bool) -> None:

@@ -7,12 +7,19 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Outcome, first_slots, run_program
-from regression import Settings, batch, expected_step, first_params, first_state, gradient, module
+from reference import Outcome
+from regression import (
+    Settings,
+    batch,
+    expected_step,
+    first_params,
+    first_state,
+    inputs,
+    run_step,
+    stages,
+)
 
-from nitro_dialect.ir import Module
 from nitroc import rules
-from nitroc.passes import pipeline
 
 CHOICES = st.builds(
     Settings,
@@ -28,35 +35,6 @@ CHOICES = st.builds(
     stateful=st.booleans(),
     metrics=st.booleans(),
 )
-
-
-def stages(config: Settings) -> dict[str, Module]:
-    found: dict[str, Module] = {}
-    pipeline.run(
-        module(config),
-        config.pipeline,
-        roundtrip=True,
-        on_stage=lambda number, name, stage: found.update({name: stage}),
-    )
-    return found
-
-
-def inputs(config: Settings, stage: Module, params: Any, state: Any, given: Any) -> dict[str, Any]:
-    program = stage.programs["train_step"]
-    values = {
-        **first_slots(stage, "train_step", params),
-        **{k: np.float32(v) for k, v in config.scalars.items()},
-        **given,
-        "p": params,
-        "s": state,
-        "seed": np.array([0, 7], np.uint32),
-    }
-    return {item.value.name: values[item.value.name] for item in program.inputs}
-
-
-def step(config: Settings, stage: Module, values: dict[str, Any], wide: bool = False) -> Outcome:
-    imported = {"objective.grad": gradient(config)}
-    return run_program(stage, "train_step", values, imported, wide=wide)
 
 
 def assert_equal(a: Any, b: Any, rtol: float = 0.0) -> None:
@@ -78,7 +56,7 @@ def test_every_stage_computes_the_same_step(config: Settings, seed: int) -> None
     done: Outcome | None = None
     for name in list(found)[list(found).index("accumulate") :]:
         stage = found[name]
-        now = step(config, stage, inputs(config, stage, params, state, rows))
+        now = run_step(config, stage, inputs(config, stage, params, state, rows))
         if done is not None and name != "decay":
             for key in done.assigned:
                 assert_equal(done.assigned[key], now.assigned[key])
@@ -100,7 +78,7 @@ def test_three_steps_are_those_of_the_definitions(config: Settings, seed: int) -
     for t in (1, 2, 3):
         rows = batch(config, rng)
         wanted = expected_step(config, params, {**slots, **wanted}, wanted["state"], t, rows)
-        out = step(config, stage, {**values, **rows}, wide=True)
+        out = run_step(config, stage, {**values, **rows}, wide=True)
         masters = out.assigned.get("master", out.assigned["p"])
         exact = {k: v for k, v in masters.items() if v.dtype == np.float64}
         assert_equal(exact, {k: wanted["p"][k] for k in exact}, 1e-9)
@@ -123,7 +101,7 @@ def test_differentiate_keeps_everything() -> None:
     rows = {k: v[0] for k, v in batch(config, rng).items()}
     params, state = first_params(config, rng), first_state(config)
     a, b = (
-        step(config, found[s], inputs(config, found[s], params, state, rows))
+        run_step(config, found[s], inputs(config, found[s], params, state, rows))
         for s in ("import", "differentiate")
     )
     assert_equal(a.assigned, b.assigned)
