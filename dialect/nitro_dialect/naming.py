@@ -36,7 +36,7 @@ class Names:
     def origin(self, site: str, operands: Sequence[Value]) -> str:
         """A name for the result of `site`: one operand's root, a second's too if that is taken.
 
-        Factors stand before what they scale (`b1 * mu`), so a product is named by its right operand.
+        Factors stand before what they scale (`b1 * mu`), so a product is named by its right one.
         """
         order = [*reversed(operands)] if site == "mul" else [*operands]
         roots = list(dict.fromkeys(v.name.split(".")[0] for v in order))

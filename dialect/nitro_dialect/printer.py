@@ -139,7 +139,7 @@ class Text:
 
     def define(self, value: Value, site: str) -> str:
         """Names a value where it is defined; one that is taken gets the site as suffix."""
-        found = value.name or site
+        found = value.name
         while found in self._taken:
             found = f"{found}.{site}"
         self._taken.add(found)

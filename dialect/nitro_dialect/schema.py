@@ -36,7 +36,7 @@ def misfits(op: Op) -> Iterator[str]:
 
 def _presence(op: Op, what: str, found: bool, declared: bool) -> Iterator[str]:
     if found != declared:
-        yield f"{op.mnemonic} has {what if declared else 'not ' + what}"
+        yield f"{op.mnemonic} {'lacks' if declared else 'has no place for'} {what}"
 
 
 def _operands(op: Op) -> Iterator[str]:

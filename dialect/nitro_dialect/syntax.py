@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nitro_dialect.diagnostics import located
 from nitro_dialect.errors import SYNTAX, Diagnostic, DialectError, suggestion
+from nitro_dialect.ir import ROLES
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
@@ -77,7 +78,16 @@ def _unexpected(
     )
     near = suggestion(found.strip(), keywords)
     message = f"found {shown}, expected {_alternatives(choices)}{near}"
-    return located(SYNTAX, message, lines, line, column)
+    return located(SYNTAX, message, lines, line, column, help=_advice(lines[line - 1]))
+
+
+def _advice(text: str) -> str | None:
+    """The fix for what a line looks like, where the grammar alone can't tell."""
+    if re.match(rf"\s*({'|'.join(ROLES)})\s+%", text):
+        return "Declare inputs one per line, before the program's first op."
+    if re.match(r"\s*[\w.]+(\s*,\s*[\w.]+)*\s*=", text):
+        return "Results begin with %: write %x = op ..."
+    return None
 
 
 def _keywords(expected: Iterable[str]) -> list[str]:

@@ -32,8 +32,9 @@ def group_of(operand: Value | Literal) -> str | None:
 
 
 def one_group(operands: Sequence[Value | Literal]) -> bool:
-    groups = {group_of(o) for o in operands}
-    return len(groups) == 1 and None not in groups
+    """Whether all are trees, of one group."""
+    trees = all(isinstance(type_of(o), TreeType) for o in operands)
+    return trees and len({group_of(o) for o in operands}) == 1
 
 
 def fits(operand: Value | Literal, type: Type) -> bool:

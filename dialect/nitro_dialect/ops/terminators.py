@@ -5,6 +5,7 @@ from __future__ import annotations
 from nitro_dialect.ir import Value
 from nitro_dialect.op import Context, Op, entries, operands, variadic
 from nitro_dialect.ops.common import fits, type_of
+from nitro_dialect.types import is_scalar
 
 
 class Yield(Op):
@@ -52,9 +53,13 @@ class Report(Op):
     words = entries()
 
     def check(self, context: Context) -> None:
-        kinds = [str(type_of(v)).removesuffix(" weak") for v in self.words.values()]
-        ok = all(k in ("f32", "i64", "i32", "i1") for k in kinds)
-        context.require(self, ok, "C1", f"words must be f32, i64, i32 or i1, found {kinds}")
+        wrong = [
+            f"{key} = {type_of(word) or 'a literal'}"
+            for key, word in self.words.items()
+            if not (isinstance(word, Value) and is_scalar(word.type, "f32", "i64", "i32", "i1"))
+        ]
+        found = ", ".join(wrong)
+        context.require(self, not wrong, "C1", f"words must be f32, i64, i32 or i1, found {found}")
 
 
 class Output(Op):

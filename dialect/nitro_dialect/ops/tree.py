@@ -46,10 +46,8 @@ class Map(Op):
 
     def check(self, context: Context) -> None:
         values = [*self.trees, *self.results]
-        trees = all(isinstance(type_of(v), TreeType) for v in values)
-        context.require(
-            self, trees and one_group(values), "C1", "operands and results must be of one group"
-        )
+        ok = one_group(values)
+        context.require(self, ok, "C1", "operands and results must be trees of one group")
         context.require(self, _element_params(self), "C2", "the region takes one f32 per operand")
         context.require(self, _yields(self, len(self.results)), "C3", "one f32 per result")
         _elementwise(self, context, "C4")
@@ -200,8 +198,7 @@ class TreeCast(Op):
     r = result()
 
     def check(self, context: Context) -> None:
-        kinds = (type_of(self.x), self.results[0].type)
-        ok = all(isinstance(k, TreeType) for k in kinds) and one_group([self.x, self.results[0]])
+        ok = one_group([self.x, self.results[0]])
         context.require(self, ok, "C1", "operand and result must be trees of one group")
 
 
