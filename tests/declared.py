@@ -41,10 +41,12 @@ class Tiny(Experiment):
 
 
 def tiny(train: Any = None, **members: Any) -> Experiment:
-    """An instance of a subclass of Tiny with other members, or other train batches."""
+    """An instance of a class like Tiny with other members (None: without), or other batches."""
     if train is not None:
         members["build_data"] = lambda self: {"train": train}
-    return type("Tiny", (Tiny,), members)()
+    hooks = {name: hook for name, hook in vars(Tiny).items() if not name.startswith("_")}
+    kept = {name: hook for name, hook in {**hooks, **members}.items() if hook is not None}
+    return type("Tiny", (Experiment,), kept)()
 
 
 def set_up(experiment: Experiment, **keywords: Any) -> Setup:

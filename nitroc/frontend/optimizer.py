@@ -172,3 +172,8 @@ def _refuse_anchor(experiment: Experiment) -> None:
             accessor_location(experiment, "decay_anchor"),
             "return 'zero', the default: other anchors are not run",
         )
+
+
+def scalar_name(name: str, device_scalars: Collection[str]) -> str:
+    """The packed slot of an optimizer field: its name, `opt.`-prefixed beside a Device scalar."""
+    return f"opt.{name}" if name in device_scalars else name

@@ -204,9 +204,12 @@ OPTIONS = {spec.name: spec for spec in _ROWS}
 OBJECTS = ("schedules", "logger", "checkpointer", "early_stop")
 """Options that hold objects: on the command line only `none` can be written for them.
 
-None from any source but `default` turns one off; with that source the runtime's own object is
+None from any source but `UNSET` turns one off; with that source the runtime's own object is
 used.
 """
+
+UNSET = "default"
+"""The source of an option that nothing decided."""
 
 
 def resolve(

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from nitro_runtime.errors import ScheduleError
 from nitroc.frontend.experiment import Experiment
 from nitroc.frontend.names import did_you_mean
-from nitroc.frontend.optimizer import DEFAULTS, GROUP, accessor_location
+from nitroc.frontend.optimizer import DEFAULTS, GROUP, accessor_location, scalar_name
 from nitroc.frontend.options import is_method
 from nitroc.rules import Rule
 
@@ -142,8 +142,3 @@ class _Known:
 
 def _items(value: Any) -> list[tuple[str, Any]]:
     return list(cast("Mapping[str, Any]", value).items())
-
-
-def scalar_name(name: str, device_scalars: Iterable[str]) -> str:
-    """The packed slot of an optimizer field: its name, `opt.`-prefixed beside a Device scalar."""
-    return f"opt.{name}" if name in set(device_scalars) else name
