@@ -87,17 +87,18 @@ def test_an_existing_name_is_never_overwritten(tmp_path: Path, kind: str) -> Non
     assert os.path.lexists(target)
 
 
+@pytest.mark.parametrize("moment", ["_write_files", "_rename"])
 def test_a_name_taken_meanwhile_is_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, target = files(), tmp_path / "b"
-    write = writer._write_files  # pyright: ignore[reportPrivateUsage]
+    real = getattr(writer, moment)
 
-    def slow(temp: Path, content: Any) -> None:
-        write(temp, content)
+    def late(*args: Any) -> Any:
         target.mkdir()
+        return real(*args)
 
-    monkeypatch.setattr(writer, "_write_files", slow)
+    monkeypatch.setattr(writer, moment, late)
     assert _error(tmp_path, made).code == "E-BUILD-070"
     assert list(target.iterdir()) == []
 
