@@ -46,6 +46,7 @@ from nitro_runtime.signals import TERMINATED, Interrupts
 from nitro_runtime.snapshot import Snapshot
 from nitro_runtime.stopping import check_metric
 from nitro_runtime.training import TrainProgram
+from nitro_runtime.trees import ROOT, flatten
 
 FAILED = ("guard", "diverged", "error")
 
@@ -326,6 +327,7 @@ class Engine:
     def set_device(self, **values: Any) -> None:
         """Changes Device values; nothing compiles. E-USAGE-063 to -065, with no value changed."""
         run = self._run
+        values = _leaves(values)
         arrays = {n: v for n, v in values.items() if n in run.machine.device_values}
         scalars = {n: v for n, v in values.items() if n not in arrays}
         for name, value in scalars.items():
@@ -513,6 +515,15 @@ class Engine:
         finish = getattr(self._run.checkpointer, "finish", None)
         if finish is not None:
             finish(self._run.run_id, reason)
+
+
+def _leaves(values: dict[str, Any]) -> dict[str, Any]:
+    """Device leaves by name: a nested value's are `field.path`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        for path, leaf in flatten(value)[1].items():
+            found[name if path == ROOT else f"{name}.{path}"] = leaf
+    return found
 
 
 def _one_line(error: BaseException) -> str:

@@ -181,11 +181,12 @@ def _spell(row: Mapping[str, Any]) -> str:
 
 def check_graphconst(record: Snapshot, manifest: Manifest, where: str) -> None:
     """E-CKPT-005 for a GraphConst value that differs, with both."""
-    changed: list[str] = []
-    for name, entry in manifest.fields.items():
-        old = record.meta["fields"].get(name)
-        if entry.kind == "GraphConst" and old is not None and old["value"] != entry.value:
-            changed.append(f"{name} was {old['value']!r}, is {entry.value!r}")
+    stored = record.meta["fields"]
+    changed = [
+        f"{name} was {stored[name]!r}, is {entry.value!r}"
+        for name, entry in manifest.fields.items()
+        if entry.kind == "GraphConst" and name in stored and stored[name] != entry.value
+    ]
     if changed:
         raise CheckpointError(
             5,

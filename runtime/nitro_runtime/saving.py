@@ -76,13 +76,11 @@ def options(given: RunOptions) -> dict[str, Any]:
 
 
 def fields(run: Run) -> dict[str, Any]:
-    """GraphConst and Host values: the bundle's, and what the host knows better."""
-    baked = {
-        name: {"kind": entry.kind, "value": entry.value}
-        for name, entry in run.machine.manifest.fields.items()
-        if entry.kind != "Device"
-    }
-    return baked | run.host.record().get("fields", {})
+    """Host values as the host knows them, GraphConst ones as the bundle holds them."""
+    entries = run.machine.manifest.fields
+    recorded = {n: e.value for n, e in entries.items() if e.kind == "Host"}
+    baked = {n: e.value for n, e in entries.items() if e.kind == "GraphConst"}
+    return {**recorded, **run.host.record().get("fields", {}), **baked}
 
 
 def _devices(run: Run) -> dict[str, Any]:
