@@ -1,0 +1,100 @@
+"""A training compiler: experiments become StableHLO bundles that train, evaluate and predict.
+
+import nitroc as nt
+
+class Digits(nt.Experiment): ...
+
+nt.train(Digits(), max_epochs=5)               # in memory
+nt.build(Digits(), "bundle/")                  # or as a bundle, for `nitroc run bundle/`
+"""
+
+from typing import Any
+
+from nitro_dialect import DialectError
+from nitro_runtime import data
+from nitro_runtime.bundle import verify
+from nitro_runtime.cache import cache_reset, cache_stats
+from nitro_runtime.checkpoints import TopKCheckpointer, read_manifest
+from nitro_runtime.data import NoPrefetch, Prefetch, check_batch_at
+from nitro_runtime.errors import GuardError, NitroError
+from nitro_runtime.logging import JSONLogger
+from nitro_runtime.metrics import Concat, Max, Min
+from nitro_runtime.run_dir import runs
+from nitro_runtime.schedules import schedule
+from nitro_runtime.snapshot import checkpoint_info
+from nitro_runtime.stopping import EarlyStopping
+from nitroc import rules
+from nitroc.commands import build, evaluate, open_bundle, predict, run
+from nitroc.explain import explain
+from nitroc.frontend.experiment import (
+    Experiment,
+    config_metadata,
+    device_fields,
+    graphconst_fields,
+    host_fields,
+)
+from nitroc.frontend.fields import Device, GraphConst, Host
+from nitroc.frontend.groups import default_no_decay
+from nitroc.frontend.hooks import traced
+from nitroc.frontend.metadata import NO_DEFAULT
+from nitroc.frontend.settings import from_preset
+from nitroc.handle import Nitro
+from nitroc.rules import namespace, rule, zeros
+from nitroc.stages import build_from, ir
+
+__version__ = "0.1.0"
+
+
+def train(experiment: Experiment, **options: Any) -> Nitro:
+    """`Nitro(experiment, **options).train()`."""
+    return Nitro(experiment, **options).train()
+
+
+__all__ = [
+    "NO_DEFAULT",
+    "Concat",
+    "Device",
+    "DialectError",
+    "EarlyStopping",
+    "Experiment",
+    "GraphConst",
+    "GuardError",
+    "Host",
+    "JSONLogger",
+    "Max",
+    "Min",
+    "Nitro",
+    "NitroError",
+    "NoPrefetch",
+    "Prefetch",
+    "TopKCheckpointer",
+    "build",
+    "build_from",
+    "cache_reset",
+    "cache_stats",
+    "check_batch_at",
+    "checkpoint_info",
+    "config_metadata",
+    "data",
+    "default_no_decay",
+    "device_fields",
+    "evaluate",
+    "explain",
+    "from_preset",
+    "graphconst_fields",
+    "host_fields",
+    "ir",
+    "namespace",
+    "open_bundle",
+    "predict",
+    "read_manifest",
+    "rule",
+    "rules",
+    "run",
+    "runs",
+    "schedule",
+    "traced",
+    "train",
+    "verify",
+    "zeros",
+]

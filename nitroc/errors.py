@@ -243,6 +243,16 @@ declare(
             "The field is neither in the batch nor returned by prepare.",
             "Return it from prepare, or give the parameter a default.",
         ),
+        73: (
+            "build_model differs when it is traced",
+            "A traced build_model returned another tree of params than on the host.",
+            "Let nothing but shapes and GraphConst fields decide the tree.",
+        ),
+        74: (
+            "a hook that is not there",
+            "The program to compile calls a hook that the experiment doesn't define.",
+            "Define the hook.",
+        ),
     },
 )
 declare(
@@ -450,6 +460,11 @@ declare(
             "The module does not hold a program of that name.",
             "Choose one of those the message lists.",
         ),
+        27: (
+            "the text of a function can't be read",
+            "A functions/<digest>.mlir beside a dump is damaged or was written by another jaxlib.",
+            "Dump the stages again with nitroc build --dump-ir.",
+        ),
         40: (
             "a traced function can't be written as a portable artifact",
             "It holds an operation that the StableHLO version asked for doesn't have.",
@@ -490,6 +505,56 @@ declare(
             "a program that no loader would accept",
             "An emitted program breaks the format's rules.",
             "This is a defect of the compiler: please report it with the message.",
+        ),
+        80: (
+            "not a Python file",
+            "The experiment was named by a path that is no .py file.",
+            "Name the file: nitroc build exp.py[:Class] -o bundle/.",
+        ),
+        81: (
+            "which experiment",
+            "The file declares no experiment, or several and none was named.",
+            "Name one: exp.py:Class.",
+        ),
+        82: (
+            "importing the experiment raised",
+            "The file, or a module it imports, raised an exception when imported.",
+            "Run the file with python and mend what it raises.",
+        ),
+        83: (
+            "no source to carry",
+            "The class was declared in a REPL or by exec, so there is no file for the bundle.",
+            "Move the class to a file, or train it in memory.",
+        ),
+        84: (
+            "a bundle without its experiment's Python",
+            "The bundle was built from a dump, so it has no data hooks.",
+            "Give the splits themselves: --data F.npz.",
+        ),
+        85: (
+            "a field's value can't be given back",
+            "The bundle was built with a value that JSON can't hold.",
+            "Make it the field's default, or build and train in Python.",
+        ),
+        86: (
+            "a GraphConst differs from the bundle's",
+            "derive, or the file's default, gives a value that is not in the compiled programs.",
+            "Build again with these data.",
+        ),
+        87: (
+            "the stages can't be written",
+            "--dump-ir names a directory that the file system refuses.",
+            "Name a directory that can be written.",
+        ),
+        88: (
+            "a dump is incomplete",
+            "The .nir file, or a function it calls, is not there.",
+            "Keep the stages and functions/ together, as --dump-ir wrote them.",
+        ),
+        89: (
+            "no initial values",
+            "The dump has no program init and no weights were given.",
+            "Give them: --weights bundle/weights/init.safetensors.",
         ),
     },
 )

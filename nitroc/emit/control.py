@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from nitro_dialect.ir import Literal, Region, Value
 from nitro_dialect.op import Op
@@ -29,12 +29,16 @@ def call(scope: Scope, op: Op) -> None:
 
 
 def accum(scope: Scope, op: Op) -> None:
-    """A while loop: index, f32 sums from zero, then the carried values."""
+    """A while loop: index, f32 sums from zero, then the carried values.
+
+    Trees go round leaf by leaf and are packed once, after the loop: its body is the same text in
+    every layout, so what XLA fuses in it, and with that every bit, is the same too.
+    """
     assert isinstance(op, Accum)
     summed = op.results[: len(op.results) - len(op.carry)]
-    sums = [t for r in summed for t in scope.flat_types(r.type)]
+    sums = [t for r in summed for t in scope.leaf_types(r.type)]
     zeros = [mlir.constant(0.0, dtype, shape) for dtype, shape in sums]
-    carried = [x for v in _values(op.carry) for x in scope.flat(v)]
+    carried = [x for v in _values(op.carry) for x in scope.flat_leaves(v)]
     over = [scope.tensor(v) for v in _values(op.over)]
     _unpack_before(scope, op.body_)
 
@@ -45,8 +49,8 @@ def accum(scope: Scope, op: Op) -> None:
         index, totals, rest = state[0], state[1 : 1 + len(sums)], state[1 + len(sums) :]
         inner = scope.child()
         entries = [mlir.entry(x, index) for x in over]
-        inner.bind(op.body_.params, [index, *entries, *rest])
-        made = _yielded(inner, op.body_, [r.type for r in op.results])
+        inner.bind_leaves(op.body_.params, [index, *entries, *rest])
+        made = _yielded(inner, op.body_, [r.type for r in op.results], Scope.flat_leaves)
         added = [
             mlir.binary("add", total, mlir.convert(x, "f32"))
             for total, x in zip(totals, made, strict=False)
@@ -54,7 +58,7 @@ def accum(scope: Scope, op: Op) -> None:
         return [mlir.binary("add", index, mlir.constant(1, "i32")), *added, *made[len(sums) :]]
 
     results = mlir.while_([mlir.constant(0, "i32"), *zeros, *carried], condition, step)
-    scope.bind(op.results, results[1:])
+    scope.bind_leaves(op.results, results[1:])
 
 
 def commit(scope: Scope, op: Op) -> None:
@@ -66,7 +70,7 @@ def commit(scope: Scope, op: Op) -> None:
     types = [t for k in kinds for t in scope.flat_types(k)]
 
     def then() -> list[Tensor]:
-        return _yielded(scope.child(), op.body_, kinds)
+        return _yielded(scope.child(), op.body_, kinds, Scope.flat)
 
     def otherwise() -> list[Tensor]:
         inner = scope.child()
@@ -75,13 +79,18 @@ def commit(scope: Scope, op: Op) -> None:
     scope.bind(op.results, mlir.if_(scope.operand(op.ok, "i1"), then, otherwise, types))
 
 
-def _yielded(scope: Scope, body: Region, kinds: Sequence[Type]) -> list[Tensor]:
-    """Runs the region; its yielded values flat, a literal in the dtype of its result."""
+def _yielded(
+    scope: Scope,
+    body: Region,
+    kinds: Sequence[Type],
+    flat: Callable[[Scope, Value], list[Tensor]],
+) -> list[Tensor]:
+    """Runs the region; its yielded values made `flat`, a literal in the dtype of its result."""
     (end,) = scope.run(body)
     made: list[Tensor] = []
     for value, kind in zip(end.operands.get("values", []), kinds, strict=True):
         if isinstance(value, Value):
-            made += scope.flat(value)
+            made += flat(scope, value)
         else:
             ((dtype, _),) = scope.flat_types(kind)
             made.append(scope.operand(value, dtype))

@@ -358,6 +358,16 @@ def text(artifact: bytes, *, locations: bool) -> str:
     return str(module.operation.get_asm(enable_debug_info=locations))
 
 
+def artifact_of(text: str, version: str) -> bytes:
+    """The portable artifact of StableHLO text, locations kept."""
+    context = jax_internals.make_ir_context()
+    try:
+        module = ir.Module.parse(text, context)
+    except ir.MLIRError as error:
+        raise EmissionFailed(str(error)) from error
+    return serialize(module, version)
+
+
 def versions() -> dict[str, str]:
     """StableHLO versions by what is asked: `max` compatibility, `current`, `12 weeks` back."""
     requirement = hlo.StablehloCompatibilityRequirement

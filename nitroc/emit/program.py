@@ -80,6 +80,16 @@ def program_text(artifact: bytes, locations: bool) -> str:
     return mlir.text(artifact, locations=locations)
 
 
+def import_text(text: str, version: str) -> bytes:
+    """The artifact of a function that was written as text. BuildError 27 for no such text."""
+    try:
+        return mlir.artifact_of(text, version)
+    except mlir.EmissionFailed as error:
+        raise BuildError(
+            27, f"a function's text can't be read: {error}", help="dump the stages again"
+        ) from error
+
+
 def _program(module: Module, name: str) -> Program:
     if name not in module.programs:
         raise BuildError(

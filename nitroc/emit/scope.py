@@ -124,6 +124,9 @@ class Scope:
     def flat(self, value: Value) -> list[Tensor]:
         return self.buffers(value) if isinstance(value.type, TreeType) else [self.tensor(value)]
 
+    def flat_leaves(self, value: Value) -> list[Tensor]:
+        return self.leaves(value) if isinstance(value.type, TreeType) else [self.tensor(value)]
+
     def flat_types(self, type: Type) -> list[Shape]:
         if isinstance(type, TreeType):
             return [(type.dtype or b.dtype, b.shape) for b in self.layout(type).buffers]
@@ -147,6 +150,7 @@ class Scope:
             self._set_flat(value, islice(stream, count), self.set_buffers)
 
     def bind_leaves(self, values: Iterable[Value], tensors: Iterable[Tensor]) -> None:
+        """The inverse of `flat_leaves` over several values."""
         stream = iter(tensors)
         for value in values:
             count = len(self.leaf_types(value.type))

@@ -129,10 +129,10 @@ def _refuse_not_run(experiment: Any) -> None:
         raise not_run("manual_training", cls.__qualname__, "set manual_training = False")
 
 
-def call_hook(experiment: Any, name: str, *arguments: Any) -> Any:
+def call_hook(experiment: Any, name: str, *arguments: Any, **keywords: Any) -> Any:
     """Calls a host hook; what it raises surfaces as itself, with a note of the hook."""
     try:
-        return getattr(experiment, name)(*arguments)
+        return getattr(experiment, name)(*arguments, **keywords)
     except Exception as problem:
         problem.add_note(f"in hook {name}, {hook_location(experiment, name)}")
         raise

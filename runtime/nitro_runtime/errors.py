@@ -690,3 +690,66 @@ declare(
         ),
     },
 )
+
+declare(
+    "USAGE",
+    {
+        30: (
+            "no such command",
+            "The first word after nitroc is no command.",
+            "nitroc --help lists them.",
+        ),
+        31: (
+            "a flag can't be understood",
+            "A flag is unknown, misses its value, or has one of another type.",
+            "Ask the command: nitroc COMMAND --help.",
+        ),
+        32: (
+            "--set without a value",
+            "--set takes NAME=VALUE.",
+            "Write --set width=256.",
+        ),
+        33: ("unknown check", "--check knows roundtrip.", "Write --check roundtrip."),
+        34: (
+            "what to build",
+            "Neither an experiment nor a dump was named, or both.",
+            "Give exp.py, or --from FILE.nir.",
+        ),
+        35: (
+            "a preset and an instance",
+            "Nitro was given an instance and the name of a preset.",
+            'Write Nitro(Cls, "name"), or Nitro(from_preset(Cls, "name")).',
+        ),
+        36: (
+            "unknown platform",
+            "--platform names none of cpu, cuda, rocm, tpu.",
+            "Name one of them.",
+        ),
+        37: (
+            "two things that exclude each other",
+            "A flag was given that the other one has already decided.",
+            "Leave one of them out.",
+        ),
+        38: (
+            "unknown code",
+            "explain was asked for a code that no package has.",
+            "Copy the code from the error.",
+        ),
+        39: (
+            "no such stage or program",
+            "ir was asked for a stage or a program that is not there.",
+            "Choose one of those the message lists.",
+        ),
+    },
+)
+
+declare(
+    "DATA",
+    {
+        90: (
+            "not an npz of plain arrays",
+            "The file is missing, damaged, or holds objects.",
+            "Write it with numpy.savez(file, field=array).",
+        ),
+    },
+)

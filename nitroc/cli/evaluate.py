@@ -1,0 +1,48 @@
+"""`nitroc evaluate`: metrics of one split under a checkpoint's weights."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from nitroc import commands
+from nitroc.cli.flags import backend_flag, checkpoint_flag, json_flag, quiet_flag, set_flag
+
+
+@click.command(
+    name="evaluate", epilog="Example: nitroc evaluate bundle/ --checkpoint runs/Digits --split test"
+)
+@click.argument("bundle")
+@checkpoint_flag
+@click.option("--split", default="test", show_default=True, help="Which split.")
+@click.option("--data", "data_file", metavar="F.npz", help="Splits from a file.")
+@set_flag
+@json_flag
+@quiet_flag
+@backend_flag
+def command(
+    bundle: str,
+    checkpoint: str,
+    split: str,
+    data_file: str | None,
+    settings: dict[str, str],
+    as_json: bool,
+    quiet: bool,
+    backend: str | None,
+) -> None:
+    """Prints the metrics of a pass over one split."""
+    metrics = commands.evaluate(
+        bundle,
+        checkpoint=checkpoint,
+        split=split,
+        data_file=data_file,
+        settings=settings,
+        quiet=quiet,
+        backend=backend,
+    )
+    if as_json:
+        click.echo(json.dumps(metrics, sort_keys=True))
+        return
+    for name, value in metrics.items():
+        click.echo(f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}")

@@ -1,0 +1,52 @@
+"""Every stage of a compilation as files: `NN-<pass>.nir`, `functions/<digest>.mlir`, StableHLO.
+
+Any stage can be gone on from, without the experiment's Python: the text, the functions beside it
+and, where there are any, the hoisted constants are all that the passes and emission need.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nitro_dialect import Module, print_module
+from nitro_runtime.tensors import write_tensors
+from nitroc.emit.program import program_text
+from nitroc.errors import BuildError
+from nitroc.lowering import Programs
+
+FUNCTIONS = "functions"
+CONSTANTS = "constants.safetensors"
+
+
+class Dump:
+    """Collects the stages of one compilation and writes them under `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._stages: dict[str, str] = {}
+
+    def stage(self, number: int, name: str, module: Module) -> None:
+        """Remembers one stage; a second compilation of the same build replaces the first."""
+        self._stages[f"{number:02d}-{name}.nir"] = print_module(module, locations=True)
+
+    def finish(self, programs: Programs) -> None:
+        """Writes the stages, the functions and the emitted text; E-BUILD-087 when it can't."""
+        try:
+            (self.root / FUNCTIONS).mkdir(parents=True, exist_ok=True)
+            for name, text in self._stages.items():
+                (self.root / name).write_text(text, encoding="utf-8")
+            for digest, artifact in programs.functions.items():
+                text = program_text(artifact, locations=True)
+                (self.root / FUNCTIONS / f"{digest}.mlir").write_text(text, encoding="utf-8")
+            for name, emitted in programs.emitted.items():
+                text = program_text(emitted.artifact, locations=True)
+                (self.root / f"{name}.stablehlo.mlir").write_text(text, encoding="utf-8")
+            if programs.constants:
+                (self.root / CONSTANTS).write_bytes(
+                    write_tensors({f"const/{n}": a for n, a in programs.constants.items()})
+                )
+        except OSError as error:
+            raise BuildError(
+                87, f"the stages can't be written: {error}", where=str(self.root),
+                help="name a directory that can be written: --dump-ir DIR",
+            ) from error  # fmt: skip

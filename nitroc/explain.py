@@ -1,0 +1,93 @@
+"""`nitroc explain`: an error code's page, or the binding report of an experiment or a bundle."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nitro_dialect import CODES as IR_CODES
+from nitro_runtime.bundle import Bundle
+from nitro_runtime.errors import UsageError
+from nitro_runtime.manifest import Manifest
+from nitroc import commands
+from nitroc.errors import CODES
+from nitroc.frontend.names import did_you_mean
+
+_CODE = re.compile(r"E-[A-Z]+-\d{3}")
+
+
+def explain(
+    source: str,
+    *,
+    preset: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    platform: str | None = None,
+    compat: str | None = None,
+    strip_locs: bool = False,
+    **options: Any,
+) -> str:
+    """Text that explains `source`: a code (`E-FIELD-001`), `exp.py[:Class]`, or a bundle."""
+    if _CODE.fullmatch(source.upper()):
+        return _code(source.upper())
+    if Path(source).is_dir():
+        return _bundle(Bundle.open(source).manifest)
+    chosen = commands.choose(source, preset, settings)
+    return chosen.setup(options).report.text()
+
+
+def _code(code: str) -> str:
+    known = {**CODES, **IR_CODES}
+    if code not in known:
+        raise UsageError(38, f"there is no code {code}", help=did_you_mean(code, known, "codes"))
+    info = known[code]
+    return f"{code}: {info.title}\n\ncause: {info.cause}\nfix: {info.fix}"
+
+
+def _bundle(manifest: Manifest) -> str:
+    lines = [f"{manifest.name}: bundle {manifest.digest[:16]}, pipeline {manifest.pipeline}"]
+    lines += _section(
+        "fields", {n: f"{e.kind} {e.value}  ({e.source})" for n, e in manifest.fields.items()}
+    )
+    lines += _section(
+        "options",
+        {
+            n: f"{e.value}  ({e.source}{', baked' if e.baked else ''})"
+            for n, e in manifest.options.items()
+        },
+    )
+    lines += _section(
+        "groups",
+        {g.name: f"{len(g.leaves)} leaves in {len(g.buffers)} buffers" for g in manifest.groups},
+    )
+    lines += _section(
+        "slots", {s.name: f"{s.group or s.dtype} = {s.initial}" for s in manifest.slots}
+    )
+    lines += _section(
+        "programs",
+        {
+            n: f"{p.role} {p.dims}: {len(p.args)} arguments, {len(p.results)} results"
+            for n, p in manifest.programs.items()
+        },
+    )
+    lines += _section(
+        "routing",
+        {
+            h: f"{', '.join(r.fields) or 'no fields'}  ({r.source})"
+            for h, r in manifest.routing.hooks.items()
+        },
+    )
+    lines += _section("report", {e.name: f"word {e.index}, {e.kind}" for e in manifest.report})
+    rows = {True: "rows are independent", False: "forward mixes rows", None: "not tested"}
+    lines += _section("batching", {"rows": rows[manifest.batching.row_independent]})
+    return "\n".join(lines)
+
+
+def _section(title: str, rows: Mapping[str, str]) -> list[str]:
+    width = max(map(len, rows), default=0)
+    return (
+        [f"{title}:", *(f"  {name.ljust(width)}  {text}" for name, text in rows.items())]
+        if rows
+        else []
+    )

@@ -1,0 +1,217 @@
+"""Where an experiment's class comes from, and the Python a training bundle carries of it.
+
+A class is read from `exp.py[:Class]`, or from the verified bytes of a bundle's `host/`, never from
+files that could have changed since they were checked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+
+from nitroc.errors import BuildError
+from nitroc.frontend.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Origin:
+    """An experiment's class, its project root and its file in it; None without a source file."""
+
+    cls: type[Experiment]
+    root: Path | None
+    file: str | None
+
+
+def load(spec: str) -> Origin:
+    """The class of `exp.py` or `exp.py:Class`.
+
+    BuildError 80: no such file; 81: none or several experiments and no `:Class`; 82: the file
+    raised when imported.
+    """
+    path_text, _, name = spec.partition(":")
+    path = Path(path_text)
+    if not path.is_file() or path.suffix != ".py":
+        raise BuildError(
+            80,
+            f"{path_text} is not a Python file",
+            help="name the experiment's file: nitroc build exp.py[:Class] -o bundle/",
+        )
+    root = path.resolve().parent
+    _forget(path.stem, root)
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    module = _import(path.stem, path_text)
+    return Origin(_choose(_experiments(module), name, path_text), root, path.name)
+
+
+def origin_of(cls: type[Experiment]) -> Origin:
+    """Where `cls` was declared; without a readable file (REPL, `exec`) there is no root."""
+    module = sys.modules.get(cls.__module__)
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or not Path(file).is_file():
+        return Origin(cls, None, None)
+    path = Path(file).resolve()
+    return Origin(cls, path.parent, path.name)
+
+
+def host_files(origin: Origin) -> dict[str, bytes]:
+    """`host/<name>` of the experiment's file and of every imported module under its root."""
+    if origin.root is None or origin.file is None:
+        raise BuildError(
+            83,
+            f"{origin.cls.__name__} has no source file, so no bundle on disk can carry it",
+            help="move the class to a file, or train it in memory with Nitro(exp).train()",
+        )
+    files = {f"host/{origin.file}": (origin.root / origin.file).read_bytes()}
+    for module in list(sys.modules.values()):
+        relative = _under(origin.root, module)
+        if relative is not None:
+            files[f"host/{relative}"] = (origin.root / relative).read_bytes()
+    return dict(sorted(files.items()))
+
+
+def requirements(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Versions of the distributions that the carried modules import by name."""
+    owners = importlib.metadata.packages_distributions()
+    found: set[str] = set()
+    for name in files:
+        stem = _module_name(name)
+        module = sys.modules.get(stem)
+        for value in vars(module).values() if module is not None else ():
+            top = getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", "")
+            found.update(owners.get(str(top).partition(".")[0], []))
+    return {name: importlib.metadata.version(name) for name in sorted(found)}
+
+
+def load_carried(files: Mapping[str, bytes], file: str, name: str, where: str) -> Origin:
+    """The class `name` of a bundle's verified `host/` files, imported from these bytes.
+
+    `where` is shown as the folder of the modules; BuildError 82 when the file raises, 81 when the
+    class is not in it.
+    """
+    carried = {_module_name(key): (key, data) for key, data in files.items()}
+    for module in carried:
+        sys.modules.pop(module, None)
+    sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Carried)]
+    sys.meta_path.insert(0, _Carried(carried, where))
+    module = _import(Path(file).stem, file)
+    return Origin(_choose(_experiments(module), name, file), Path(where) / "host", file)
+
+
+def _module_name(key: str) -> str:
+    parts = Path(key.removeprefix("host/")).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+class _Carried(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Finds and loads modules from bytes that were verified, whatever is on disk by now."""
+
+    def __init__(self, modules: Mapping[str, tuple[str, bytes]], where: str) -> None:
+        self.modules = modules
+        self.where = where
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self.modules:
+            return None
+        spec = importlib.util.spec_from_loader(
+            fullname, self, origin=self.get_filename(fullname), is_package=self.is_package(fullname)
+        )
+        if spec is not None:
+            spec.has_location = True
+        return spec
+
+    def get_filename(self, fullname: str) -> str:
+        return str(Path(self.where) / self.modules[fullname][0])
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self.modules[fullname][1])
+
+    def is_package(self, fullname: str) -> bool:
+        return Path(self.modules[fullname][0]).stem == "__init__"
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        code = compile(self.get_source(name), self.get_filename(name), "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+
+
+def _import(stem: str, shown: str) -> ModuleType:
+    try:
+        return importlib.import_module(stem)
+    except Exception as error:  # whatever the user's module raises at import
+        raise BuildError(
+            82,
+            f"importing {shown} raised {type(error).__name__}: {error}",
+            where=_raised_at(error, stem),
+            help="run the file with python to see the whole traceback",
+        ) from error
+
+
+def _raised_at(error: Exception, stem: str) -> str | None:
+    trace = error.__traceback__
+    line = None
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == stem:
+            line = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line
+
+
+def _experiments(module: ModuleType) -> dict[str, type[Experiment]]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, Experiment)
+        and value.__module__ == module.__name__
+    }
+
+
+def _choose(found: Mapping[str, type[Experiment]], name: str, shown: str) -> type[Experiment]:
+    if name in found:
+        return found[name]
+    if not name and len(found) == 1:
+        return next(iter(found.values()))
+    close = get_close_matches(name, found, n=1)
+    listed = ", ".join(found) or "none"
+    what = f"no experiment {name!r}" if name else f"{len(found) or 'no'} experiments"
+    raise BuildError(
+        81,
+        f"{shown} has {what}; it declares {listed}",
+        help=f"did you mean {shown}:{close[0]}?" if close else f"name one: {shown}:Class",
+    )
+
+
+def _forget(stem: str, root: Path) -> None:
+    """Modules of another project that would shadow this one's: same name, another folder."""
+    local = {path.stem for path in root.glob("*.py")} | {
+        path.parent.name for path in root.glob("*/__init__.py")
+    }
+    for name, module in list(sys.modules.items()):
+        top = name.partition(".")[0]
+        file = getattr(module, "__file__", None)
+        if top == stem or (top in local and file and "site-packages" not in file):
+            if file is None or _under(root, module) is None or top == stem:
+                sys.modules.pop(name)
+
+
+def _under(root: Path, module: ModuleType | None) -> str | None:
+    file = getattr(module, "__file__", None)
+    if not file or not str(file).endswith(".py"):
+        return None
+    try:
+        relative = Path(file).resolve().relative_to(root)
+    except (ValueError, OSError):
+        return None
+    return None if "site-packages" in relative.parts else relative.as_posix()
