@@ -29,7 +29,7 @@ from nitro_dialect.rewrite import walk
 from nitro_dialect.types import F32, TensorType
 
 SLOW = settings(
-    max_examples=150,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
