@@ -28,7 +28,8 @@ def source_names(function: Callable[..., Any]) -> Generator[dict[Value, str]]:
             return
         outer = frame.f_code is code
         called = frame.f_code.co_name.lstrip("_")
-        for name, held in frame.f_locals.items():
+        # Of two variables for one value the first counts: arguments come before other locals.
+        for name, held in reversed(frame.f_locals.items()):
             if isinstance(held, Value):
                 found[held] = name if outer else f"{called}.{name}"
         if isinstance(returned, Value) and not outer:
