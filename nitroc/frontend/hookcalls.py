@@ -81,13 +81,7 @@ class HookCalls:
         """
         where = self._line(problem) or self._where_or_name(hook)
         if isinstance(problem, jax.errors.UnexpectedTracerError):
-            return ContractError(
-                4,
-                f"`{hook}` met a traced value of another trace",
-                where=where,
-                help="some hook kept a traced value (on the model, in a global or a container): "
-                "return it through outputs or state instead",
-            )
+            return kept_value_error(where)
         if _needs_a_number(problem):
             return self._not_a_number(problem, hook, where)
         return HookError(
@@ -163,6 +157,17 @@ class HookCalls:
 
     def _where_or_name(self, hook: str) -> str:
         return self.where(hook) if self.has(hook) else hook
+
+
+def kept_value_error(where: str | None) -> ContractError:
+    """E-CONTRACT-004, at the line that uses the value."""
+    return ContractError(
+        4,
+        "a hook uses a traced value of another trace",
+        where=where,
+        help="a hook kept it, on the model, in a global or in a container: return it through "
+        "outputs or state instead",
+    )
 
 
 def described(value: Any) -> str:

@@ -69,19 +69,19 @@ def _output(path: str, leaf: Any, width: int, where: str) -> jax.Array:
     )
 
 
-def next_state(result: Any, groups: Groups, where: str) -> list[jax.Array]:
-    """The leaves of the state `forward` returned; E-HOOK-062 when it is another tree or type."""
+def next_state(result: Any, groups: Groups, where: str, hook: str = "forward") -> list[jax.Array]:
+    """The leaves of the state a hook returned; E-HOOK-062 when it is another tree or type."""
     flat, treedef = jtu.tree_flatten_with_path(result)
     if treedef != groups.state_treedef:
         raise HookError(
             62,
-            f"`forward` returned another state than it was given: {_tree_text(flat)}, expected "
+            f"`{hook}` returned another state than build_model: {_tree_text(flat)}, expected "
             f"{[leaf.path for leaf in groups.state.leaves]}",
             where=where,
-            help="return the state it was given when nothing changes",
+            help="return the state that was given when nothing changes",
         )
     return [
-        _state_leaf(given, leaf.path, (leaf.dtype, leaf.shape), kind, where)
+        _state_leaf(given, leaf, kind, f"`{hook}`", where)
         for (_, given), leaf, kind in zip(flat, groups.state.leaves, groups.keys, strict=True)
     ]
 
@@ -90,20 +90,19 @@ def _tree_text(flat: list[tuple[Any, Any]]) -> list[str]:
     return [encode_path(path_keys(path)) for path, _ in flat]
 
 
-def _state_leaf(
-    given: Any, path: str, wanted: tuple[str, tuple[int, ...]], kind: str | None, where: str
-) -> jax.Array:
+def _state_leaf(given: Any, leaf: Leaf, kind: str | None, hook: str, where: str) -> jax.Array:
     dtype = getattr(given, "dtype", None)
     is_key = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     if kind is not None and is_key:
         given = jax.random.key_data(given)
     array = jnp.asarray(given)
     found = (ir_dtype(array.dtype), tuple(array.shape))
+    wanted = (leaf.dtype, leaf.shape)
     if found == wanted:
         return array
     raise HookError(
         62,
-        f"`forward` returned state {path} as {spell(*found)}, expected {spell(*wanted)}",
+        f"{hook} returned state {leaf.path} as {spell(*found)}, expected {spell(*wanted)}",
         where=where,
         help="keep the dtype and shape of each leaf of state, e.g. `.astype(old.dtype)`",
     )

@@ -201,7 +201,7 @@ def test_outputs_that_forward_may_not_return(value: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (lambda x, w, s: (x, {}), r"another state than it was given: \[\], expected \['n'\]"),
+        (lambda x, w, s: (x, {}), r"another state than build_model: \[\], expected \['n'\]"),
         (lambda x, w, s: (x, {"n": s["n"][:2]}), r"state n as f32\[2\], expected f32\[3\]"),
         (lambda x, w, s: (x, {"n": s["n"].astype(int)}), r"state n as i32\[3\]"),
     ],

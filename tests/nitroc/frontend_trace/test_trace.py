@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tracing import constants_of, run, setup_of, tracer
+from tracing import constants_of, run, tracer
 
 from nitro_dialect.types import TreeType
 from nitro_runtime.metrics import Concat, Max
@@ -18,7 +18,6 @@ from nitroc.errors import HookError
 from nitroc.frontend import keys
 from nitroc.frontend.experiment import Experiment
 from nitroc.frontend.fields import Device, GraphConst
-from nitroc.frontend.groups import make_groups
 from nitroc.frontend.trace import Tracer
 
 RNG = np.random.default_rng(0)
@@ -431,7 +430,22 @@ def test_captured_array_is_one_constant_of_objective_and_gradient() -> None:
     np.testing.assert_allclose(found[2], wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_field_that_no_prepare_returns_is_refused() -> None:
-    setup = setup_of(Mlp(), {"img": BATCH["img"], "mask": BATCH["mask"]})
-    with pytest.raises(HookError, match=r"E-HOOK-072: `loss` asks for the field 'label'"):
-        Tracer(setup, make_groups(setup)).objective()
+def test_field_that_prepare_leaves_out_in_training_is_refused() -> None:
+    class Sometimes(Plain):
+        def prepare(self, *, img: Any, train: bool) -> dict[str, Any]:
+            return {} if train else {"half": img / 2}
+
+        def forward(self, model: Any, params: Any, state: Any, *, half: Any) -> Any:
+            return half @ params["w"], state
+
+    traced = tracer(Sometimes(), BATCH)
+    assert [p.name for p in traced.forward(4).function.params][-1] == "img"
+    with pytest.raises(HookError, match=r"E-HOOK-072: `forward` asks for the field 'half'"):
+        traced.objective()
+
+
+def test_reduce_of_a_split_without_the_fields_of_loss() -> None:
+    assert tracer(Mlp(), BATCH).reduce(4, 4, fields={"img"}) is None
+    reduced = tracer(Scalar(), BATCH).reduce(4, 4, fields={"img"})
+    assert reduced is not None
+    assert [r.name for r in reduced.function.results][0] == "metric.all.concat"

@@ -1,9 +1,9 @@
 # pyright: basic
-"""Arithmetic on an unsigned batch field before a cast: it wraps, which is said with its line."""
+"""What a traced function's jaxpr shows: values of other traces, unsigned arithmetic that wraps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,18 @@ class Wrap:
         )
 
 
+def foreign_use(closed: ClosedJaxpr, inputs: int, root: str | None) -> tuple[bool, str | None]:
+    """Whether `closed` uses a traced value of another trace, and the line that does.
+
+    jax puts such values before the function's own `inputs`.
+    """
+    foreign = dict.fromkeys(closed.jaxpr.invars[: len(closed.jaxpr.invars) - inputs], "")
+    for equation in closed.jaxpr.eqns:
+        if any(_in(var, foreign) for var in equation.invars):
+            return True, _line(equation, root)
+    return bool(foreign), None
+
+
 def wraps(closed: ClosedJaxpr, fields: Sequence[str | None], root: str | None) -> list[Wrap]:
     """What wraps in `closed`, whose input i is the batch field `fields[i]` (None: another)."""
     tainted = {
@@ -53,7 +65,7 @@ def _walk(
     jaxpr: Any, tainted: dict[Any, str], root: str | None, caller: str | None
 ) -> Iterator[Wrap]:
     for equation in jaxpr.eqns:
-        marked = {v: tainted[v] for v in equation.invars if _in(v, tainted)}
+        marked = {var: tainted[var] for var in equation.invars if _in(var, tainted)}
         if not marked:
             continue
         line = _line(equation, root) or caller
@@ -63,28 +75,23 @@ def _walk(
             yield Wrap(field, str(next(iter(marked)).aval.dtype), name, line)
         for inner in jax.tree.leaves(equation.params, is_leaf=_is_jaxpr):
             if _is_jaxpr(inner):
-                yield from _into(inner, equation, marked, root, line)
-        tainted.update({v: field for v in equation.outvars if _is_unsigned(v)})
+                yield from _walk(*_called(inner, equation, marked), root, line)
+        tainted.update({var: field for var in equation.outvars if _is_unsigned(var)})
 
 
-def _into(
-    inner: Any, equation: Any, marked: dict[Any, str], root: str | None, line: str | None
-) -> Iterator[Wrap]:
-    """A called jaxpr takes the last of the equation's operands (a branch has no predicate)."""
+def _called(inner: Any, equation: Any, marked: Mapping[Any, str]) -> tuple[Any, dict[Any, str]]:
+    """A called jaxpr and its marked inputs: it takes the last operands (a branch no predicate)."""
     body = getattr(inner, "jaxpr", inner)
     count = min(len(body.invars), len(equation.invars))
-    if not count:
-        return
-    pairs = zip(body.invars[-count:], equation.invars[-count:], strict=True)
-    below = {var: marked[given] for var, given in pairs if _in(given, marked)}
-    yield from _walk(body, below, root, line)
+    pairs = list(zip(reversed(body.invars), reversed(equation.invars), strict=False))[:count]
+    return body, {var: marked[given] for var, given in pairs if _in(given, marked)}
 
 
 def _is_jaxpr(value: Any) -> bool:
     return hasattr(value, "eqns")
 
 
-def _in(var: Any, known: dict[Any, str]) -> bool:
+def _in(var: Any, known: Mapping[Any, str]) -> bool:
     return not isinstance(var, JaxprLiteral) and var in known
 
 
