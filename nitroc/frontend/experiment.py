@@ -19,7 +19,6 @@ from nitroc.frontend.fields import (
     Kind,
     evaluate,
     is_class_variable,
-    marked_text,
     read_annotation,
 )
 from nitroc.frontend.hooks import is_hook_name
@@ -311,11 +310,6 @@ def host_fields(cls: type[Experiment]) -> tuple[str, ...]:
 def graphconst_fields(cls: type[Experiment]) -> tuple[str, ...]:
     """The names of the `GraphConst` fields, in order."""
     return _of_kind(cls, "graphconst")
-
-
-def field_text(field: FieldMetadata) -> str:
-    """`Digits field width: GraphConst[int]`, for errors."""
-    return f"{field.name}: {marked_text(field.kind, field.type)}"
 
 
 def with_values(experiment: E, values: Mapping[str, Any]) -> E:

@@ -58,9 +58,6 @@ NOT_RUN = (
 )
 """Hooks of the language that this version does not run; so is everything named export_*."""
 
-ACCESSORS = ("learning_rate", "weight_decay", "decay_anchor", "optimizer", "manual_training")
-"""Names that may be a field, a property or a method."""
-
 
 def is_hook_name(name: str) -> bool:
     """Whether a field may not have this name."""
