@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from nitro_dialect import print_module
@@ -47,6 +46,7 @@ from nitroc.emit.layout import GroupLayout
 from nitroc.frontend.experiment import config_metadata
 from nitroc.frontend.groups import Groups, make_groups
 from nitroc.frontend.keys import IMPLEMENTATION
+from nitroc.frontend.numerics import matmul_precision
 from nitroc.frontend.options import OBJECTS
 from nitroc.frontend.setup import Setup, probe_split
 from nitroc.hosting import ExperimentHost
@@ -200,7 +200,7 @@ def _manifest(parts: _Parts, lowered: Lowered, probe: Probe) -> Manifest:
         experiment=ExperimentEntry(
             cls.__name__, f"host/{origin.file}" if origin is not None else None
         ),
-        numerics=NumericsEntry(_matmul_precision(), IMPLEMENTATION),
+        numerics=NumericsEntry(matmul_precision(), IMPLEMENTATION),
         pipeline=lowered.programs.final.done,
         fields=_fields(setup, parts.given),
         options=_options(setup),
@@ -223,10 +223,6 @@ def _manifest(parts: _Parts, lowered: Lowered, probe: Probe) -> Manifest:
 def producer() -> dict[str, str]:
     """The versions that decide a bundle's programs."""
     return {name: importlib.metadata.version(name) for name in ("nitroc", "jax", "jaxlib")}
-
-
-def _matmul_precision() -> str:
-    return str(jax.config.jax_default_matmul_precision or "default")
 
 
 def _fields(setup: Setup, given: Mapping[str, str]) -> dict[str, FieldEntry]:

@@ -215,7 +215,7 @@ def _check_graphconst(bundle: Bundle, setup: Setup) -> None:
         if recorded(value) != built:
             raise BuildError(
                 86,
-                f"GraphConst {name} is {recorded(value)} now, and the bundle was built with {built}",
+                f"GraphConst {name} is {recorded(value)} now, the bundle was built with {built}",
                 where=f"{type(setup.experiment).__name__}.{name}",
                 help="build again with these data",
             )

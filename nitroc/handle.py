@@ -48,7 +48,8 @@ class Nitro:
         self._setup: Setup | None = prepare(
             experiment, options, {}, need_data=options.get("data") is None
         )
-        self._further = {"quiet": quiet, "backend": backend}
+        self._quiet = quiet
+        self._backend = backend
         self._preset = preset or options.get("preset")
         self._host: HostHooks = ExperimentHost(self._setup, preset=self._preset)
         self._groups: Groups | None = make_groups(self._setup)
@@ -63,7 +64,8 @@ class Nitro:
         """The handle of an opened bundle; `setup` is None where no experiment is imported."""
         handle = cls.__new__(cls)
         handle._setup = setup
-        handle._further = {}
+        handle._quiet = options.quiet
+        handle._backend = options.backend
         handle._preset = None
         handle._host = host
         handle._groups = None
@@ -74,11 +76,16 @@ class Nitro:
         """The engine over the bundle in memory, lowered at first use."""
         if self._engine is None:
             assert self._setup is not None, "a handle of a bundle has its engine"
-            device = pjrt.devices(self._further["backend"])[0]
+            device = pjrt.devices(self._backend)[0]
             target = Target(platform=platform_name(device))
             built = build_files(self._setup, target, preset=self._preset)
             bundle = Bundle.from_files(built.files, trusted=True)
-            options = run_options(self._setup.experiment, self._setup.options, **self._further)
+            options = run_options(
+                self._setup.experiment,
+                self._setup.options,
+                quiet=self._quiet,
+                backend=self._backend,
+            )
             self._engine = Engine(bundle, self._host, options)
         return self._engine
 

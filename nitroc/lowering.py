@@ -235,7 +235,9 @@ def _spelled(value: object) -> str:
 
 def _device(leaf: DeviceLeaf) -> Device:
     weak = leaf.scalar and leaf.dtype != "i1"
-    value = leaf.value.item() if leaf.scalar else None
+    # the shortest number that rounds to the value: 0.05, not the f32's 0.05000000074505806
+    short = float(str(leaf.value)) if leaf.dtype == "f32" and leaf.scalar else None
+    value = short if short is not None else leaf.value.item() if leaf.scalar else None
     return Device(leaf.name, TensorType(leaf.dtype, tuple(leaf.shape), weak), value)
 
 

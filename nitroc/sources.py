@@ -201,9 +201,9 @@ def _forget(stem: str, root: Path) -> None:
     for name, module in list(sys.modules.items()):
         top = name.partition(".")[0]
         file = getattr(module, "__file__", None)
-        if top == stem or (top in local and file and "site-packages" not in file):
-            if file is None or _under(root, module) is None or top == stem:
-                sys.modules.pop(name)
+        foreign = file is not None and "site-packages" not in file and _under(root, module) is None
+        if top == stem or (top in local and foreign):
+            sys.modules.pop(name)
 
 
 def _under(root: Path, module: ModuleType | None) -> str | None:

@@ -62,7 +62,7 @@ def ir(
     strip_locs: bool = False,
     **options: Any,
 ) -> str:
-    """The text of one program of an experiment or a bundle: a stage, all, a difference, StableHLO."""
+    """The text of one program of an experiment or a bundle: stages, a difference, StableHLO."""
     if Path(source).is_dir():
         bundle = Bundle.open(source)
         if stablehlo:

@@ -1,4 +1,4 @@
-"""Handwritten digits: a two-layer perceptron from plain functions, on scikit-learn's bundled images.
+"""Handwritten digits: a two-layer perceptron on scikit-learn's bundled images.
 
 nitroc build examples/digits/exp.py -o bundle/
 nitroc run bundle/ --epochs 40

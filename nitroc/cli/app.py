@@ -58,7 +58,7 @@ def did_you_mean(word: str, known: Any) -> str | None:
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nitroc")
 def app() -> None:
-    """A training compiler: experiments become StableHLO bundles that train, evaluate and predict."""
+    """A training compiler: experiments become bundles that train, evaluate and predict."""
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
