@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, cast
 from nitro_runtime.errors import CheckpointError
 
 Context = str
-REQUIRED = ("log_params", "log_metrics", "log_other", "finish")
+
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 class JSONLogger:
@@ -53,8 +54,7 @@ class JSONLogger:
 
     def _line(self, kind: str, fields: Mapping[str, Any], **more: Any) -> None:
         row = {"type": kind, **fields, **more}
-        text = json.dumps(row, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        line = text.encode() + b"\n"
+        line = _ENCODER.encode(row).encode() + b"\n"
         if self._file is None:
             self._waiting.append(line)
         else:

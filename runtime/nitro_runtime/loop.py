@@ -132,7 +132,8 @@ class Loop:
             raise _NotWaiting
 
     def _tick(self) -> None:
-        self._run.directory.tick(**self._where())
+        if self._run.directory.due():
+            self._run.directory.status(**self._where())
 
     def _step(self, epoch: int, fields: dict[str, DeviceArray]) -> None:
         run = self._run

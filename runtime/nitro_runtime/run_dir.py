@@ -118,10 +118,9 @@ class RunDirectory:
         self._written = time.monotonic()
         replace_file(self.path / "status.json", _json_bytes(self._status), sync=False)
 
-    def tick(self, **changes: Any) -> None:
-        """`status`, at most once a second."""
-        if time.monotonic() - self._written >= STATUS_SECONDS:
-            self.status(**changes)
+    def due(self) -> bool:
+        """Whether `status.json` is a second old."""
+        return time.monotonic() - self._written >= STATUS_SECONDS
 
 
 def _json_bytes(value: Mapping[str, Any]) -> bytes:

@@ -11,6 +11,7 @@ from nitro_runtime import pjrt
 from nitro_runtime.data.prefetch import unwrap
 from nitro_runtime.data.schema import FieldSpec, Schema, conform, row_count
 from nitro_runtime.data.source import Batch
+from nitro_runtime.dtypes import np_dtype
 from nitro_runtime.errors import DataError
 from nitro_runtime.machine import TRAIN, Machine, batch_args, field_of
 from nitro_runtime.pjrt import DeviceArray
@@ -38,21 +39,13 @@ class TrainStager:
             None,
             len(unwrap(source)),
         )
+        self._exact = [(field_of(a), np_dtype(a.dtype), a.shape[2:]) for a in self._args]
         self._waiting: list[dict[str, np.ndarray]] = []
         self._index = 0
 
     def stage(self, batch: Batch) -> dict[str, DeviceArray] | None:
         """The batch fields of a step on the device, by argument name."""
-        arrays = conform(batch, self._schema, SPLIT, self._index)
-        if arrays and row_count(arrays, SPLIT, self._index) != self._width:
-            raise DataError(
-                61,
-                f"the batch has {row_count(arrays, SPLIT, self._index)} rows, the train program "
-                f"takes {self._width}",
-                where=f"split {SPLIT}, batch {self._index}",
-                help="drop a short last batch: drop_last=True",
-                step_found=True,
-            )
+        arrays = self._as_given(batch) or self._conformed(batch)
         self._index += 1
         self._waiting.append(arrays)
         if len(self._waiting) < self._accum:
@@ -65,6 +58,29 @@ class TrainStager:
             for name in micro[0]
         }
         return self._machine.put_fields(self._args, fields)
+
+    def _as_given(self, batch: Batch) -> dict[str, np.ndarray] | None:
+        """The fields of a batch that is already what the program takes: most are."""
+        found: dict[str, np.ndarray] = {}
+        for name, dtype, shape in self._exact:
+            value = batch.get(name)
+            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                return None
+            found[name] = value
+        return found
+
+    def _conformed(self, batch: Batch) -> dict[str, np.ndarray]:
+        arrays = conform(batch, self._schema, SPLIT, self._index)
+        rows = row_count(arrays, SPLIT, self._index) if arrays else self._width
+        if rows == self._width:
+            return arrays
+        raise DataError(
+            61,
+            f"the batch has {rows} rows, the train program takes {self._width}",
+            where=f"split {SPLIT}, batch {self._index}",
+            help="drop a short last batch: drop_last=True",
+            step_found=True,
+        )
 
 
 @dataclass(slots=True)
@@ -98,6 +114,7 @@ class TrainProgram:
         report = program.result("report")
         assert report is not None, "a train program reports"
         self._report = report
+        self._far = machine.device.platform != "cpu"
         self.accum = program.entry.dims.get("accum", 1)
         self.read_report = ReportReader(program.entry.report)
 
@@ -111,7 +128,8 @@ class TrainProgram:
         for name, index in program.donated:
             cells[name] = results[index]
         report = results[self._report]
-        pjrt.start_read(report)
+        if self._far:
+            pjrt.start_read(report)
         scalars = self._scalars
         rate = scalars.values.get("learning_rate")
         return Flight(step, epoch, self.accum, report, fields, scalars.scheduled(), rate)
