@@ -13,8 +13,9 @@ from nitro_dialect.spelling import type_text
 def difference(a: Module, b: Module) -> str | None:
     """The first place where `a` and `b` differ, in words; None when they are equal.
 
-    Names of values and locations don't count. All else does: the order of tables, whether a type is
-    weak, the Python type of a number and its bits (every NaN is the same one).
+    Names of values and locations don't count, but for the names of inputs, which the manifest has.
+    All else counts: the order of tables, whether a type is weak, the Python type of a number and its
+    bits (every NaN is the same one).
     """
     for what in ("name", "done", "left", "consts", "devices"):
         if not _equal(getattr(a, what), getattr(b, what)):
@@ -79,7 +80,6 @@ def _programs(a: Program, b: Program) -> str | None:
     bodies = _Bodies(where)
     for index, (x, y) in enumerate(zip(a.inputs, b.inputs, strict=True)):
         mine, other = (x.role, x.value.type, x.initial), (y.role, y.value.type, y.initial)
-        # An input's name is its name in the manifest: it counts.
         if not _equal(mine, other) or x.value.name != y.value.name:
             return f"{where}: input {index}: {x} against {y}"
         bodies.pair(x.value, y.value)

@@ -188,13 +188,13 @@ def test_a_program_has_one_length_for_4_leaves_and_400() -> None:
 
 
 def test_attributes_and_flags_are_sorted_entries_keep_their_order() -> None:
-    text = TRAINING.replace("w : f32", "w : f32 {frozen, decay}").replace(
+    text = TRAINING.replace("w : f32", "w : f32 {frozen, decay, b, c, a}").replace(
         "assign %p from(%p.next)",
         "%d = decay %u, %p, %rate {where = decay, anchor = zero} : tree<default, f32>\n"
         "    report {z = %rate, a = %rate}",
     )
     printed = print_module(parse(text))
-    assert "w : f32 {decay, frozen}" in printed
+    assert "w : f32 {a, b, c, decay, frozen}" in printed
     assert "{anchor = zero, where = decay}" in printed
     assert "report {z = %rate, a = %rate}" in printed
 

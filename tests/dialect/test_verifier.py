@@ -49,6 +49,13 @@ def _swap(module: Module) -> None:
     module.programs["p"].body.ops[:2] = reversed(module.programs["p"].body.ops[:2])
 
 
+def _late(module: Module) -> None:
+    ops = module.programs["p"].body.ops
+    x, y = module.programs["p"].input("x").value, ops[0].results[0]
+    ops.insert(0, BINARY["add"]({"a": [y], "b": [x]}, results=[Value(F32, "second")]))
+    ops.insert(0, BINARY["add"]({"a": [x], "b": [x]}, results=[Value(F32, "first")]))
+
+
 def _leak(module: Module) -> None:
     module.programs["p"].body.ops[-1].entries["q"] = _fold(module).ops[0].results[0]
 
@@ -132,6 +139,7 @@ def _devices(module: Module) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
+        (_late, "E-IR-007", "%y is not defined before this use"),
         (_swap, "E-IR-007", "%y is not defined before this use"),
         (_leak, "E-IR-007", "%q is not defined before this use"),
         (_foreign, "E-IR-007", "%g is not defined before this use"),
