@@ -58,7 +58,7 @@ def equation_frames(equation: Any) -> Iterator[tuple[str, int]]:
 
 
 def every_frame_in_locations() -> AbstractContextManager[Any]:
-    """Lowering inside it writes whole call stacks; jax's default keeps the innermost ten frames."""
+    """Lowering inside it writes whole call stacks, whatever limit jax is configured with."""
     return config.traceback_in_locations_limit(-1)
 
 

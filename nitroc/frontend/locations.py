@@ -57,10 +57,16 @@ def user_line(location: Any, root: str | None) -> str | None:
 
 
 def op_name(location: Any) -> str:
-    """The name jax gave the op (`jit(objective)/dot_general`); empty when there is none."""
-    if isinstance(location, ir.NameLoc) and not isinstance(location.child_loc, ir.FileLineColLoc):
-        return location.name_str
-    return ""
+    """The name jax gave the op (`jit(objective)/dot_general`); empty when there is none.
+
+    jax nests names, the innermost being the longest; one right around a file names its function.
+    """
+    name = ""
+    while isinstance(location, ir.NameLoc) and not isinstance(
+        location.child_loc, ir.FileLineColLoc
+    ):
+        name, location = location.name_str, location.child_loc
+    return name
 
 
 def make_relative(module: Any, root: str | None) -> None:

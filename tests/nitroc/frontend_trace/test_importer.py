@@ -26,7 +26,7 @@ from nitro_dialect.types import TensorType
 from nitro_runtime.dtypes import ir_dtype
 from nitroc.errors import BuildError, ContractError
 from nitroc.frontend.importer import ImportedFunction, TracedFunction, import_together
-from nitroc.frontend.jax_internals import deserialize_portable, make_ir_context
+from nitroc.frontend.jax_internals import deserialize_portable, ir, make_ir_context
 
 ROOT = str(Path(__file__).parent)
 RNG = np.random.default_rng(1)
@@ -191,7 +191,7 @@ def test_grouped_and_1d_convolutions() -> None:
     check_values(function, x, w)
 
 
-def no_debug(x: Any) -> Any:
+def debug(x: Any) -> Any:
     jax.debug.print("x {}", x)
     return x
 
@@ -213,12 +213,22 @@ def ordered_io(x: Any) -> Any:
     return io_callback(lambda x: x, x, x, ordered=True)
 
 
-@pytest.mark.parametrize("function", [no_debug, ordered_debug, pure, inner_io, ordered_io])
+CALLBACKS = {
+    debug: "jax.debug.print",
+    ordered_debug: "jax.debug.print",
+    pure: "jax.pure_callback",
+    inner_io: "jax.experimental.io_callback",
+    ordered_io: "jax.experimental.io_callback",
+}
+
+
+@pytest.mark.parametrize("function", CALLBACKS)
 def test_host_callbacks_are_refused_with_their_line(function: Callable[..., Any]) -> None:
     line = function.__code__.co_firstlineno + 1
     with pytest.raises(ContractError, match=r"E-CONTRACT-00[12]") as raised:
         imported(function, np.float32(1))
     assert raised.value.where == f"test_importer.py:{line}"
+    assert f"{CALLBACKS[function]} calls Python from inside @f" in raised.value.what
 
 
 def test_what_a_version_lacks_is_a_named_error() -> None:
@@ -312,3 +322,18 @@ def test_functions_the_serialiser_makes_are_prefixed_too() -> None:
     assert names[0] == "f"
     assert "f.chlo.erf.impl" in names
     assert all(name == "f" or name.startswith("f.") for name in names)
+
+
+def test_tokens_are_refused() -> None:
+    text = """
+    func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+      %t = stablehlo.create_token : !stablehlo.token loc("send"("exp.py":3:1))
+      return %x : tensor<f32>
+    }
+    """
+    module = ir.Module.parse(text, make_ir_context())
+    x = Parameter("x0", TensorType("f32"))
+    given = TracedFunction("f", module, (x,), (("x0",),), (), 0)
+    with pytest.raises(ContractError, match="E-CONTRACT-002") as raised:
+        import_together([given], ROOT)
+    assert raised.value.where == "exp.py:3"

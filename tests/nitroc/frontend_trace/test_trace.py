@@ -448,4 +448,22 @@ def test_reduce_of_a_split_without_the_fields_of_loss() -> None:
     assert tracer(Mlp(), BATCH).reduce(4, 4, fields={"img"}) is None
     reduced = tracer(Scalar(), BATCH).reduce(4, 4, fields={"img"})
     assert reduced is not None
-    assert [r.name for r in reduced.function.results][0] == "metric.all.concat"
+    assert reduced.function.results[0].name == "metric.all.concat"
+
+
+def test_tracing_again_gives_the_same_bytes() -> None:
+    def made() -> list[bytes]:
+        traced = tracer(Mlp(), BATCH)
+        reduced = traced.reduce(4, 3)
+        assert reduced is not None
+        found = (*traced.objective(), traced.forward(4), reduced, traced.init())
+        return [f.serialized for f in found]
+
+    assert made() == made()
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_other_platforms_are_traced_without_one(platform: str) -> None:
+    plain, gradient = tracer(Mlp(), BATCH, platform=platform).objective()
+    assert plain.function.params == gradient.function.params
+    assert gradient.serialized
