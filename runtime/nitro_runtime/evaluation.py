@@ -194,7 +194,7 @@ class Evaluator:
 
     # ------------------------------------------------------------------- before the first step
 
-    def programs(self, split: str, source: Any, known_rows: Iterable[int]) -> list[str]:
+    def programs(self, split: str, known_rows: Iterable[int]) -> list[str]:
         """The programs a pass over `split` is known to need."""
         width = self._widths.of_split(split)
         if width is None:

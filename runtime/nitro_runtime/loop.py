@@ -16,6 +16,7 @@ from nitro_runtime import pjrt
 from nitro_runtime.data import open_epoch
 from nitro_runtime.data.prefetch import depth_of
 from nitro_runtime.errors import GuardError, NitroError
+from nitro_runtime.lines import StepLines, Waits
 from nitro_runtime.pjrt import DeviceArray
 from nitro_runtime.report_words import Value
 from nitro_runtime.run import Run, scalars_of
@@ -26,7 +27,6 @@ from nitro_runtime.verdict import failure
 
 IN_FLIGHT = 2
 SLOW_DATA = 0.25
-_METRIC = "metric/"
 
 
 class Loop:
@@ -41,11 +41,8 @@ class Loop:
         self._committed = run.scalars.scheduled()
         self._dispatched = run.step
         self._position = run.position
-        self._unlogged: tuple[Flight, dict[str, float]] | None = None
-        self._names = _metric_names(program.read_report.names)
-        self._clips = "grad_norm" in program.read_report.names
+        self._lines = StepLines(run, program.read_report.names)
         self._told: set[str] = set()
-        self._last_step = run.total
 
     # ----------------------------------------------------------------------------- the run
 
@@ -86,7 +83,7 @@ class Loop:
         run = self._run
         run.display.start(run.options.max_epochs, run.total)
         self._began = time.monotonic()
-        waits = _Waits()
+        waits = Waits()
         stager = TrainStager(run.machine, self._source)
         stopped: str | None = None
         with open_epoch(
@@ -165,7 +162,7 @@ class Loop:
         self._committed = flight.scheduled
         loss = float(values["loss"])
         run.sums.add(loss)
-        self._log_step(flight, values, loss)
+        self._lines.log(flight, values)
         run.display.step(flight.epoch, flight.step, loss)
         self._tick()
 
@@ -176,7 +173,7 @@ class Loop:
             later.drop()
         self._flights.clear()
         run.scalars.restore(self._committed)
-        self._write(flight, self._line(flight, values))
+        self._lines.write(flight, values)
         name = error.name if isinstance(error, GuardError) else "weight"
         run.loggers.annotation(
             f"guard finite failed: {name}",
@@ -186,42 +183,7 @@ class Loop:
         )
         raise error
 
-    # ------------------------------------------------------------------------------- lines
-
-    def _log_step(self, flight: Flight, values: Mapping[str, Value], loss: float) -> None:
-        every = self._run.options.log_every
-        due = flight.step == 1 or flight.step % every == 0 or flight.step == self._last_step
-        if due:
-            self._unlogged = None
-            self._write(flight, self._line(flight, values))
-        else:
-            self._unlogged = (flight, self._line(flight, values))
-
-    def _line(self, flight: Flight, values: Mapping[str, Value]) -> dict[str, float]:
-        line = {"loss": float(values["loss"])}
-        for name in self._names:
-            count = float(values[f"{_METRIC}{name}.count"])
-            if count:
-                line[name] = float(values[f"{_METRIC}{name}.sum"]) / count
-            elif name not in self._told:
-                self._told.add(name)
-                self._run.say(f"train: {name}: no data at step {flight.step}")
-        if flight.learning_rate is not None:
-            line["learning_rate"] = float(flight.learning_rate)
-        if self._clips:
-            line["grad_norm"] = float(values["grad_norm"])
-        return line
-
-    def _write(self, flight: Flight, line: Mapping[str, float]) -> None:
-        self._run.loggers.metrics(line, step=flight.step, epoch=flight.epoch, context="train")
-
-    def _write_last(self) -> None:
-        """The last step always has a line."""
-        if self._unlogged is not None:
-            self._write(*self._unlogged)
-            self._unlogged = None
-
-    def _report_waits(self, waits: _Waits, epoch: int) -> None:
+    def _report_waits(self, waits: Waits, epoch: int) -> None:
         run = self._run
         fraction = waits.fraction()
         if fraction is None:
@@ -255,7 +217,7 @@ class Loop:
         reason = reason or self._asked_to_stop()
         self._checkpoint(metrics)
         if reason is not None:
-            self._write_last()
+            self._lines.write_last()
         run.display.epoch(row, time.monotonic() - self._began)
         run.directory.status(**self._where())
         return reason
@@ -319,7 +281,7 @@ class Loop:
     def _leave_mid_epoch(self, reason: str) -> None:
         """Ends inside an epoch: the last epoch's checkpoint stands, and what is lost is said."""
         run = self._run
-        self._write_last()
+        self._lines.write_last()
         if reason != "interrupted":
             self._validate(run.epoch, partial=True)
         name, step = run.last_checkpoint or (None, 0)
@@ -339,46 +301,6 @@ _END: Any = object()
 
 class _NotWaiting(Exception):
     """A signal came while the loop waited for a batch."""
-
-
-class _Waits:
-    """How much of an epoch the loop waited for data; the first step is left out."""
-
-    def __init__(self) -> None:
-        self.total = 0.0
-        self._waited = 0.0
-        self._from = 0.0
-        self._steps = 0
-        self._first = 0.0
-        self._waiting = False
-
-    def start(self) -> None:
-        if not self._waiting:
-            self._from = time.perf_counter()
-            self._waiting = True
-
-    def stop(self) -> None:
-        now = time.perf_counter()
-        self._waiting = False
-        self._steps += 1
-        if self._steps == 1:
-            self._first = now
-            return
-        self._waited += now - self._from
-        self.total = now - self._first
-
-    def fraction(self) -> float | None:
-        """Waiting over all time; None before the second step."""
-        return self._waited / self.total if self.total > 0 else None
-
-
-def _metric_names(words: tuple[str, ...]) -> list[str]:
-    """The train metrics of a report."""
-    return [
-        word.removeprefix(_METRIC).removesuffix(".count")
-        for word in words
-        if word.startswith(_METRIC) and word.endswith(".count")
-    ]
 
 
 def _drop(fields: Mapping[str, DeviceArray]) -> None:

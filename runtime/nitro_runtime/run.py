@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from nitro_runtime.logging import Loggers
 from nitro_runtime.machine import Machine
 from nitro_runtime.options import RunOptions
 from nitro_runtime.progress import Display
+from nitro_runtime.restore import Restored
 from nitro_runtime.run_dir import RunDirectory
 from nitro_runtime.scalars import Scalars
 from nitro_runtime.training import EpochSums
@@ -24,7 +25,8 @@ from nitro_runtime.training import EpochSums
 class Run:
     """What a run is made of, and where it stands.
 
-    `step` counts tried optimizer steps, `t` committed ones, `epochs` finished epochs; `position` is
+    `restored` is the record it goes on from, `weights_from` what a warm start took. `step` counts
+    tried optimizer steps, `t` committed ones, `epochs` finished epochs; `position` is
     the train batches consumed of the epoch under way, `sums` what its steps add up to; `total` is
     the horizon.
     """
@@ -42,8 +44,11 @@ class Run:
     seed: int
     total: int
     run_id: str
+    trains: bool = True
+    notes: list[str] = field(default_factory=list[str])
     parent: dict[str, Any] | None = None
     weights_from: str | None = None
+    restored: Restored | None = None
     history: History = field(default_factory=History)
     step: int = 0
     t: int = 0
@@ -54,6 +59,11 @@ class Run:
     requested: bool = False
     started: float = field(default_factory=time.monotonic)
     last_checkpoint: tuple[str, int] | None = None
+
+    def note(self, text: str) -> None:
+        """A line for the person now, and for the report."""
+        self.notes.append(text)
+        self.say(text)
 
     def say(self, text: str) -> None:
         """One line for the person at the terminal."""
@@ -103,6 +113,3 @@ def load_row(row: Mapping[str, Any]) -> dict[str, Any]:
         name: float(value) if value in ("nan", "inf", "-inf") else value
         for name, value in row.items()
     }
-
-
-Say = Callable[[str], None]

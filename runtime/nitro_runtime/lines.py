@@ -1,0 +1,99 @@
+"""The train lines of the log, and how long the loop waited for data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from nitro_runtime.report_words import Value
+from nitro_runtime.run import Run
+from nitro_runtime.training import Flight
+
+_METRIC = "metric/"
+
+
+class StepLines:
+    """One line at step 1, at each multiple of `log_every`, and always at the last step."""
+
+    def __init__(self, run: Run, words: tuple[str, ...]) -> None:
+        self._run = run
+        self._every = run.options.log_every
+        self._names = _metric_names(words)
+        self._clips = "grad_norm" in words
+        self._unlogged: tuple[Flight, Mapping[str, Value]] | None = None
+        self._told: set[str] = set()
+
+    def log(self, flight: Flight, values: Mapping[str, Value]) -> None:
+        """Writes the line of a step when it is due, and keeps it for `write_last` otherwise."""
+        step = flight.step
+        if step == 1 or step % self._every == 0 or step == self._run.total:
+            self._unlogged = None
+            self.write(flight, values)
+        else:
+            self._unlogged = (flight, values)
+
+    def write(self, flight: Flight, values: Mapping[str, Value]) -> None:
+        """Writes the line of a step."""
+        line = self._line(flight, values)
+        self._run.loggers.metrics(line, step=flight.step, epoch=flight.epoch, context="train")
+
+    def write_last(self) -> None:
+        """Writes the last step's line, unless it has one."""
+        if self._unlogged is not None:
+            self.write(*self._unlogged)
+            self._unlogged = None
+
+    def _line(self, flight: Flight, values: Mapping[str, Value]) -> dict[str, float]:
+        line = {"loss": float(values["loss"])}
+        for name in self._names:
+            count = float(values[f"{_METRIC}{name}.count"])
+            if count:
+                line[name] = float(values[f"{_METRIC}{name}.sum"]) / count
+            elif name not in self._told:
+                self._told.add(name)
+                self._run.say(f"train: {name}: no data at step {flight.step}")
+        if flight.learning_rate is not None:
+            line["learning_rate"] = float(flight.learning_rate)
+        if self._clips:
+            line["grad_norm"] = float(values["grad_norm"])
+        return line
+
+
+class Waits:
+    """How much of an epoch the loop waited for data; the first step is left out."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self._waited = 0.0
+        self._from = 0.0
+        self._steps = 0
+        self._first = 0.0
+        self._waiting = False
+
+    def start(self) -> None:
+        if not self._waiting:
+            self._from = time.perf_counter()
+            self._waiting = True
+
+    def stop(self) -> None:
+        now = time.perf_counter()
+        self._waiting = False
+        self._steps += 1
+        if self._steps == 1:
+            self._first = now
+            return
+        self._waited += now - self._from
+        self.total = now - self._first
+
+    def fraction(self) -> float | None:
+        """Waiting over all time; None before the second step."""
+        return self._waited / self.total if self.total > 0 else None
+
+
+def _metric_names(words: tuple[str, ...]) -> list[str]:
+    """The train metrics of a report."""
+    return [
+        word.removeprefix(_METRIC).removesuffix(".count")
+        for word in words
+        if word.startswith(_METRIC) and word.endswith(".count")
+    ]
