@@ -6,6 +6,7 @@ unpacks the results, so a test speaks of leaves whatever the layout.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -116,12 +117,13 @@ class Case:
 
     def start(self, given: Values) -> tuple[list[Any], list[Any]]:
         """Buffers handed to XLA's executable, and those it returned."""
+        buffers = [pjrt.put(x, pjrt.devices("cpu")[0]) for x in self.arguments(given)]
+        return buffers, list(self.executable(buffers))
+
+    @functools.cached_property
+    def executable(self) -> pjrt.Executable:
         device = pjrt.devices("cpu")[0]
-        executable = pjrt.compile(
-            self.emitted.artifact, device, self.emitted.args, self.emitted.results
-        )
-        buffers = [pjrt.put(x, device) for x in self.arguments(given)]
-        return buffers, list(executable(buffers))
+        return pjrt.compile(self.emitted.artifact, device, self.emitted.args, self.emitted.results)
 
 
 def emit_case(

@@ -103,7 +103,7 @@ def check(made: dict[str, Any], wanted: Outcome, rtol: float) -> None:
             assert_close(made[name], value, name, rtol)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(CHOICES, st.sampled_from(["auto", "flat", "leaves"]), st.integers(0, 2**16))
 def test_two_steps_are_what_the_ops_mean(config: Settings, mode: str, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -140,10 +140,9 @@ def test_i32_scalars_keep_every_bit(bits: int) -> None:
 def test_a_bool_scalar_is_true_for_any_bit() -> None:
     case = emit_case(program("    scalars %c : i1", "    report {c = %c}"), program="reduce.b1.r1")
     device = pjrt.devices("cpu")[0]
-    run = pjrt.compile(case.emitted.artifact, device, case.emitted.args, case.emitted.results)
     for word in (1, 2, 0x80000000, 0x7FC00000):
         packed = np.array([word], np.uint32).view(np.float32)
-        assert pjrt.read(run([pjrt.put(packed, device)])[0])[0] == 1, hex(word)
+        assert pjrt.read(case.executable([pjrt.put(packed, device)])[0])[0] == 1, hex(word)
 
 
 @pytest.mark.parametrize("n", [0, 5, 2**32 + 9, 2**31, -1, -(2**40) - 7])
