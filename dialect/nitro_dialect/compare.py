@@ -14,8 +14,8 @@ def difference(a: Module, b: Module) -> str | None:
     """The first place where `a` and `b` differ, in words; None when they are equal.
 
     Names of values and locations don't count, but for the names of inputs, which the manifest has.
-    All else counts: the order of tables, whether a type is weak, the Python type of a number and its
-    bits (every NaN is the same one).
+    All else counts: the order of tables, whether a type is weak, the Python type of a number and
+    its bits (every NaN is the same one).
     """
     for what in ("name", "done", "left", "consts", "devices"):
         if not _equal(getattr(a, what), getattr(b, what)):

@@ -17,7 +17,7 @@ PATH = re.compile(r"[A-Za-z0-9_.\-#@%]+")
 WORDS = ("true", "false", "nan", "inf")
 """Names that are numbers where a number may stand."""
 
-NUMBER = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)")
+NUMBER = re.compile(r"-?(?:[0-9]{1,400}|[0-9]+\.[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+|inf)")
 
 
 def quoted(text: str) -> str:
