@@ -146,6 +146,11 @@ class DialectError(Exception):
         super().__init__(self.text())
 
     @property
+    def exit(self) -> int:
+        """The exit status a command ends with."""
+        return self.exit_code
+
+    @property
     def what(self) -> str:
         return self.diagnostics[0].what
 

@@ -148,7 +148,7 @@ def test_every_code_is_raised_by_a_file_or_below() -> None:
 def test_an_error_has_what_where_also_and_help() -> None:
     two = "%r = add %f, %i : f32\n    %q = neg %w : ui32"
     error = _found(MODULE.format(op=two))
-    assert error.code == "E-IR-006"
+    assert (error.code, error.exit) == ("E-IR-006", 3)
     assert error.what == "add_c1: operands and result must be scalars of one type"
     assert error.where == "line 8, column 5"
     assert error.also == ("E-IR-006: neg_c2: neg has no meaning on ui32; line 9, column 5",)
