@@ -55,7 +55,10 @@ class Bodies:
         return objective
 
     def gradient(self, recipe: Recipe) -> Body:
-        """The objective, and its loss sum's gradient with respect to the leaves of params."""
+        """The objective, and its loss sum's gradient with respect to the leaves of params.
+
+        The weight is no part of what is differentiated: the step divides by it once, afterwards.
+        """
         inner = self.objective(recipe)
 
         def gradient(params: Any, *rest: Any) -> list[Any]:

@@ -109,7 +109,7 @@ def _state_leaf(given: Any, leaf: Leaf, kind: str | None, hook: str, where: str)
 
 
 def loss_pair(result: Any, where: str) -> tuple[jax.Array, jax.Array, bool]:
-    """`(sum, weight, given as a pair)`, f32; the weight gets no gradient. E-HOOK-063."""
+    """`(sum, weight, given as a pair)`, both f32. E-HOOK-063 for anything else."""
     pair = isinstance(result, tuple) and len(cast("tuple[Any, ...]", result)) == 2
     total, weight = cast("tuple[Any, Any]", result) if pair else (result, 1.0)
     if not _is_scalar(total, "f") or not _is_scalar(weight, "fiub"):
@@ -119,8 +119,7 @@ def loss_pair(result: Any, where: str) -> tuple[jax.Array, jax.Array, bool]:
             where=where,
             help="reduce it: `return loss.mean()`, or `return (loss * mask).sum(), mask.sum()`",
         )
-    weight = jax.lax.stop_gradient(jnp.asarray(weight).astype(jnp.float32))
-    return jnp.asarray(total).astype(jnp.float32), weight, pair
+    return _f32(total), _f32(weight), pair
 
 
 def train_metric_pairs(result: Any, where: str) -> dict[str, tuple[jax.Array, jax.Array]]:
