@@ -13,6 +13,7 @@ import numpy as np
 
 from nitro_dialect.ir import Const, Device, Module
 from nitro_dialect.types import TensorType
+from nitro_runtime.data.schema import Schema
 from nitro_runtime.trees import TreeSpec
 from nitroc import programs
 from nitroc.emit.compat import resolve_compat
@@ -47,7 +48,7 @@ class Width:
     width: int
     rows: tuple[int, ...]
     fields: frozenset[str]
-    """Fields of every split of this width."""
+    """What the batches of those row counts hold."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,13 @@ def lower(
             add(function)
         programs.train_program(module)
     outputs = None
-    for width, rows in _evaluations(widths, mixed):
+    for width, rows, fields in _evaluations(widths, mixed):
         forward = tracer.forward(width)
         if forward.function.name not in imported:
             programs.forward_program(module, add(forward))
         outputs = forward.tree_spec
         if rows:
-            reduce = tracer.reduce(width, rows)
+            reduce = tracer.reduce(width, rows, fields)
             if reduce is not None:
                 programs.reduce_program(module, add(reduce))
     if is_traced(setup.experiment, "build_model"):
@@ -188,34 +189,37 @@ def emit(
 
 
 def evaluation_widths(setup: Setup) -> list[Width]:
-    """The widths of the splits and, where a split has the loss's fields, their row counts."""
+    """The widths of the splits and the row counts their passes meet.
+
+    A split without the fields of the loss has no row counts: its forward alone is run.
+    """
     merged: dict[int, Width] = {}
     for schema in setup.schema.values():
-        rows = {schema.width, *([schema.last] if schema.last else [])}
-        fields = frozenset(schema.fields)
-        if not _reducible(setup, fields):
-            rows = set[int]()
-        before = merged.get(schema.width)
-        if before is not None:
-            rows |= set(before.rows)
-            fields &= before.fields
+        here = merged.setdefault(schema.width, Width(schema.width, (), frozenset()))
+        if not _reducible(setup, schema):
+            continue
+        rows = {*here.rows, schema.width, *([schema.last] if schema.last else [])}
+        fields = here.fields | set(schema.fields)
         merged[schema.width] = Width(schema.width, tuple(sorted(rows, reverse=True)), fields)
     return list(merged.values())
 
 
-def _reducible(setup: Setup, fields: frozenset[str]) -> bool:
-    route = setup.routing.get("loss")
-    made = {"prepare"} & set(setup.routing)
-    return route is not None and (bool(made) or set(route.fields) <= fields)
+def _reducible(setup: Setup, schema: Schema) -> bool:
+    """Whether the split has what the loss, or the metrics on the device, take from its batches."""
+    hooks = ["loss", *(["metrics"] if setup.residency.get("metrics") == "device" else [])]
+    routes = [setup.routing[hook] for hook in hooks if hook in setup.routing]
+    return any(set(r.fields) - set(setup.made) <= set(schema.fields) for r in routes)
 
 
-def _evaluations(widths: Sequence[Width], mixed: bool) -> Iterator[tuple[int, int | None]]:
-    """(width, rows) of every forward and reduce; rows None for a forward without a reduce."""
+def _evaluations(
+    widths: Sequence[Width], mixed: bool
+) -> Iterator[tuple[int, int | None, frozenset[str]]]:
+    """(width, rows, fields) of every forward and reduce; rows None for a forward alone."""
     for item in widths:
         if not item.rows:
-            yield item.width, None
+            yield item.width, None, item.fields
         for rows in item.rows:
-            yield (rows if mixed else item.width), rows
+            yield (rows if mixed else item.width), rows, item.fields
 
 
 def _module(setup: Setup, groups: Groups) -> Module:
