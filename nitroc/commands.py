@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +15,7 @@ import numpy as np
 from nitro_runtime import pjrt
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.data import arrays
+from nitro_runtime.durable import replace_file
 from nitro_runtime.errors import DataError, UsageError
 from nitro_runtime.host import HostHooks
 from nitro_runtime.options import RunOptions
@@ -262,12 +266,16 @@ def read_splits(file: str | Path) -> dict[str, dict[str, np.ndarray]]:
 def read_arrays(file: str | Path) -> dict[str, np.ndarray]:
     """The arrays of an npz; E-DATA-090 when it is none, or holds objects."""
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, AttributeError) as error:
+        with Path(file).open("rb") as opened:
+            if not zipfile.is_zipfile(opened):
+                raise ValueError("it is no zip archive")
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as stored:
+                return {name: _array(name, stored[name]) for name in stored.files}
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             90,
-            f"{file} is no npz of plain arrays: {error}",
+            f"{file} is no npz of plain arrays: {getattr(error, 'strerror', None) or error}",
             help="write it with numpy.savez(file, field=array)",
         ) from error
 
@@ -337,8 +345,30 @@ def predict(
     outputs = handle.predict(read_arrays(input_file))
     _, leaves = flatten(outputs)
     named = {"outputs" if path == "@" else path: leaf for path, leaf in leaves.items()}
-    with Path(output).open("wb") as file:
-        np.savez(file, **named)
+    _write_arrays(Path(output), named)
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    if not isinstance(value, np.ndarray):
+        raise ValueError(f"its member {name} is no array")
+    return value
+
+
+def _write_arrays(path: Path, named: Mapping[str, np.ndarray]) -> None:
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **named)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content.getvalue())  # a pipe or a device is no file to replace
+        else:
+            replace_file(path.resolve(), content.getvalue())
+    except OSError as error:
+        raise UsageError(
+            40,
+            f"the outputs can't be written: {error.strerror}",
+            where=str(path),
+            help="name a file in a directory that can be written: -o y.npz",
+        ) from error
 
 
 def _number(name: str, text: str) -> float | int | bool:

@@ -176,6 +176,11 @@ declare(
             "Only traced hooks are given train and key.",
             "Remove the parameter.",
         ),
+        10: (
+            "the experiment's own code raised",
+            "A host hook, build_model or an accessor raised while the experiment was set up.",
+            "Fix the line that is named; the whole traceback is in the file that is named.",
+        ),
         60: (
             "a hook raised while it was traced",
             "The hook's own code, or a library it calls, raised on arguments of these shapes.",

@@ -18,8 +18,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
+from nitro_runtime.errors import NitroError
 from nitroc.errors import BuildError
 from nitroc.frontend.experiment import Experiment
+
+_OURS = ("nitroc", "nitro_runtime", "nitro_dialect")
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,18 @@ def load(spec: str) -> Origin:
         raise BuildError(
             80,
             f"{path_text} is not a Python file",
-            help="name the experiment's file: nitroc build exp.py[:Class] -o bundle/",
+            help="name an experiment's file: exp.py[:Class]",
+        )
+    if "." in path.stem:
+        raise BuildError(
+            80,
+            f"{path.name} is no name of a module: it has a dot before .py",
+            help=f"rename it: {path.stem.replace('.', '_')}.py",
         )
     root = path.resolve().parent
     _forget(path.stem, root)
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
+    sys.path[:] = [str(root), *(place for place in sys.path if place != str(root))]
+    importlib.invalidate_caches()
     module = _import(path.stem, path_text)
     return Origin(_choose(_experiments(module), name, path_text), root, path.name)
 
@@ -71,12 +80,24 @@ def host_files(origin: Origin) -> dict[str, bytes]:
             f"{origin.cls.__name__} has no source file, so no bundle on disk can carry it",
             help="move the class to a file, or train it in memory with Nitro(exp).train()",
         )
-    files = {f"host/{origin.file}": (origin.root / origin.file).read_bytes()}
-    for module in list(sys.modules.values()):
+    found = {origin.file}
+    for name, module in list(sys.modules.items()):
         relative = _under(origin.root, module)
-        if relative is not None:
-            files[f"host/{relative}"] = (origin.root / relative).read_bytes()
-    return dict(sorted(files.items()))
+        if relative is not None and name.partition(".")[0] not in _OURS:
+            found.add(relative)
+    return {f"host/{name}": _source(origin.root / name) for name in sorted(found)}
+
+
+def _source(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BuildError(
+            83,
+            f"a module of the experiment can't be read any more: {error.strerror}",
+            where=str(path),
+            help="put the file back, or start a process that does not import it",
+        ) from error
 
 
 def requirements(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -149,7 +170,10 @@ class _Carried(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 def _import(stem: str, shown: str) -> ModuleType:
     try:
         return importlib.import_module(stem)
-    except Exception as error:  # whatever the user's module raises at import
+    except NitroError:
+        raise
+    # Whatever the user's module raises at import; leaving the process is no answer either.
+    except (Exception, SystemExit) as error:
         raise BuildError(
             82,
             f"importing {shown} raised {type(error).__name__}: {error}",
@@ -158,7 +182,9 @@ def _import(stem: str, shown: str) -> ModuleType:
         ) from error
 
 
-def _raised_at(error: Exception, stem: str) -> str | None:
+def _raised_at(error: BaseException, stem: str) -> str | None:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
     trace = error.__traceback__
     line = None
     while trace is not None:
@@ -184,11 +210,16 @@ def _choose(found: Mapping[str, type[Experiment]], name: str, shown: str) -> typ
     if not name and len(found) == 1:
         return next(iter(found.values()))
     close = get_close_matches(name, found, n=1)
-    listed = ", ".join(found) or "none"
-    what = f"no experiment {name!r}" if name else f"{len(found) or 'no'} experiments"
+    if not found:
+        raise BuildError(
+            81,
+            f"{shown} declares no experiment",
+            help="derive a class from nitroc.Experiment in it: class Digits(nt.Experiment)",
+        )
+    what = f"no experiment {name!r}" if name else f"{len(found)} experiments"
     raise BuildError(
         81,
-        f"{shown} has {what}; it declares {listed}",
+        f"{shown} has {what}; it declares {', '.join(found)}",
         help=f"did you mean {shown}:{close[0]}?" if close else f"name one: {shown}:Class",
     )
 
@@ -208,7 +239,8 @@ def _forget(stem: str, root: Path) -> None:
 
 def _under(root: Path, module: ModuleType | None) -> str | None:
     file = getattr(module, "__file__", None)
-    if not file or not str(file).endswith(".py"):
+    carried = isinstance(getattr(module, "__loader__", None), _Carried)
+    if carried or not file or not str(file).endswith(".py"):
         return None
     try:
         relative = Path(file).resolve().relative_to(root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -13,6 +14,7 @@ import click
 
 from nitro_dialect import DialectError
 from nitro_runtime.errors import NitroError, UsageError
+from nitroc.cli.failure import baked_flag, explained
 
 COMMANDS = {
     "build": "an experiment becomes a bundle",
@@ -55,7 +57,11 @@ def did_you_mean(word: str, known: Any) -> str | None:
     return f"did you mean {close[0]}?" if close else None
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: nitroc build exp.py -o bundle/ && nitroc run bundle/",
+)
 @click.version_option(package_name="nitroc")
 def app() -> None:
     """A training compiler: experiments become bundles that train, evaluate and predict."""
@@ -63,23 +69,31 @@ def app() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits with the status of spec'd errors: 0 1 2 3 4 130 143."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # the backend's start-up lines are no news
     arguments = list(sys.argv[1:] if args is None else args)
     name = " ".join(["nitroc", *[a for a in arguments[:1] if a in COMMANDS]])
     try:
-        app.main(args=arguments, prog_name="nitroc", standalone_mode=False)
+        with warnings.catch_warnings():
+            app.main(args=arguments, prog_name="nitroc", standalone_mode=False)
     except NitroError as error:
         fail(name, error.text(), error.exit)
     except DialectError as error:
         fail(name, str(error), 3)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        raise SystemExit(2) from None
     except click.UsageError as error:
-        usage = UsageError(31, error.format_message(), help=f"{name} --help")
+        usage = baked_flag(error) if name == "nitroc run" else None
+        usage = usage or UsageError(31, error.format_message(), help=f"{name} --help")
         fail(name, usage.text(), usage.exit)
     except (click.Abort, KeyboardInterrupt):
         fail(name, "interrupted", 130)
     except BrokenPipeError:
-        sys.stderr.close()
+        # Whoever read stdout has left: the interpreter's last flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except Exception as error:  # the user's hooks, or a defect: never a bare traceback
+        found = explained(error, name)
+        fail(name, found.text(), found.exit)
     raise SystemExit(0)
 
 

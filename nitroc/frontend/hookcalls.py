@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,6 +15,7 @@ from nitro_runtime.dtypes import has_ir_dtype, ir_dtype, spell
 from nitro_runtime.errors import NitroError
 from nitro_runtime.trees import flatten, unflatten
 from nitroc.errors import ContractError, FieldError, HookError
+from nitroc.frontend.fulltext import first_line, write_traceback
 from nitroc.frontend.locations import is_user_file, relative_path
 from nitroc.frontend.view import compile_view, refuse_returned
 
@@ -87,7 +85,7 @@ class HookCalls:
         return HookError(
             60,
             f"while tracing the {self.phase}, `{hook}` raised {type(problem).__name__}: "
-            f"{_first_line(problem)}",
+            f"{first_line(problem)}",
             where=where,
             also=_also(problem, hook, arguments, keywords),
             help="fix the line that is named; the full text is in the file",
@@ -133,7 +131,7 @@ class HookCalls:
         if found is None:
             return ContractError(
                 3,
-                f"`{hook}` uses a traced value as a Python value: {_first_line(problem)}",
+                f"`{hook}` uses a traced value as a Python value: {first_line(problem)}",
                 where=where,
                 help="use jnp.where, jax.lax.cond or jax.lax.fori_loop; a number that decides "
                 "structure is a GraphConst field",
@@ -200,26 +198,11 @@ def _needs_a_number(problem: Exception) -> bool:
     return isinstance(problem, concrete) or shape
 
 
-def _first_line(problem: Exception) -> str:
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    first = lines[0] if lines else ""
-    return first if len(first) <= 400 else f"{first[:400]}..."
-
-
 def _also(
     problem: Exception, hook: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> list[str]:
-    text = "".join(traceback.format_exception(problem))
     lines = [line.rstrip() for line in str(problem).splitlines() if line.strip()][1:]
     shown = lines[: _MOST_LINES - 2 - len(keywords)]
     given = [f"argument {i}: {described(value)}" for i, value in enumerate(arguments)]
     named = [f"field {name}: {described(value)}" for name, value in keywords.items()]
-    return [*shown, *given[-4:], *named[:12], f"full text: {_write(text, hook)}"]
-
-
-def _write(text: str, hook: str) -> Path:
-    """The file the whole traceback goes to; named by its content, so a repeat adds no file."""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    path = Path(tempfile.gettempdir()) / f"nitroc-{hook}-{digest}.txt"
-    path.write_text(text, encoding="utf-8")
-    return path
+    return [*shown, *given[-4:], *named[:12], f"full text: {write_traceback(problem, hook)}"]

@@ -41,7 +41,7 @@ def read_manifest(directory: str | Path) -> list[Entry]:
     place = Path(directory)
     try:
         rows = json.loads((place / LIST).read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except ValueError as error:
         raise CheckpointError(2, f"{LIST} can't be read: {error}", where=str(place)) from error

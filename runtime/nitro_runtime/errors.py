@@ -177,6 +177,12 @@ declare(
             "Its declared type is no scalar, so text does not say what value is meant.",
             "Annotate it with a scalar type, or give the value in Python.",
         ),
+        7: (
+            "an option that a bundle can't record",
+            "resume and checkpoint belong to one run; loggers, checkpointers, stoppers and "
+            "schedules are Python objects.",
+            "Give it to the run, or write the object in the experiment.",
+        ),
         60: (
             "an option is out of range",
             "A run option has a value outside its range.",
@@ -558,6 +564,16 @@ declare(
             "The directory holds no run, or none with this id.",
             "`nitroc runs` lists those there are.",
         ),
+        4: (
+            "the experiment's own code raised",
+            "A host hook, a schedule, a logger or a data source raised while a bundle was used.",
+            "Fix the line that is named; the whole traceback is in the file that is named.",
+        ),
+        5: (
+            "a defect of nitroc",
+            "Something failed inside nitroc, with no line of the experiment involved.",
+            "Please report it with the file that the message names.",
+        ),
     },
 )
 
@@ -739,6 +755,11 @@ declare(
             "no such stage or program",
             "ir was asked for a stage or a program that is not there.",
             "Choose one of those the message lists.",
+        ),
+        40: (
+            "the output can't be written",
+            "The file system refused: a missing directory, no permission, no space.",
+            "Name a file in a directory that can be written.",
         ),
     },
 )

@@ -188,7 +188,8 @@ def _differs(
     also = [f"the batch has {', '.join(names) or 'no fields'}"] if names else []
     return DataError(
         5,
-        f"field {name!r} {what}, expected {spec} as in the first batch",
+        f"field {name!r} {what}, expected {spec} as in "
+        f"{'the first batch' if index else 'the programs'}",
         where=f"split {split!r}, batch {index}, field {name!r}",
         also=also,
         help="every batch of a split has the same fields, dtypes and row shapes",
