@@ -52,6 +52,7 @@ class Loop:
         if run.options.max_epochs == 0:
             self._validate(0)
             return "completed"
+        run.display.start(run.options.max_epochs, run.total)
         while run.epochs < run.options.max_epochs:
             stopped = self._epoch(run.epochs + 1)
             if stopped is not None:
@@ -81,7 +82,6 @@ class Loop:
     def _epoch(self, epoch: int) -> str | None:
         """The steps of an epoch; the stop reason when it was left before its end."""
         run = self._run
-        run.display.start(run.options.max_epochs, run.total)
         self._began = time.monotonic()
         waits = Waits()
         stager = TrainStager(run.machine, self._source)

@@ -53,7 +53,7 @@ def _meta(run: Run) -> dict[str, Any]:
         "options": {**record.get("options", {}), **options(run.options)},
         "preset": record.get("preset"),
         "fields": fields(run),
-        "devices": record.get("devices") or _devices(run),
+        "devices": device_record(run),
         "derived": record.get("derived"),
         "layout": run.machine.layout.rows(),
         "anchors": {},
@@ -83,8 +83,14 @@ def fields(run: Run) -> dict[str, Any]:
     return {**recorded, **run.host.record().get("fields", {}), **baked}
 
 
-def _devices(run: Run) -> dict[str, Any]:
-    """Device values: scalars by name; arrays are in the tensor file."""
+def device_record(run: Run) -> dict[str, Any]:
+    """Device values as the host knows them; without a host, scalars by name and arrays by type.
+
+    Arrays are in the tensor file.
+    """
+    known = run.host.record().get("devices")
+    if known:
+        return known
     scalars = {name: run.scalars.values[name] for name in run.scalars.device_names()}
     arrays = {
         name: {"dtype": str(value.dtype), "shape": list(np.shape(value))}

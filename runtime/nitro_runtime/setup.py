@@ -5,6 +5,7 @@ Data is looked at and buffers are placed; nothing compiles.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ from nitro_runtime.progress import Display, display
 from nitro_runtime.restore import Restored, check_graphconst, check_layout, find, find_weights
 from nitro_runtime.run import Run, load_row
 from nitro_runtime.run_dir import RunDirectory, new_run_id
+from nitro_runtime.saving import device_record
 from nitro_runtime.scalars import Scalars
 from nitro_runtime.schedules import Schedule, resolve
 
@@ -192,6 +194,14 @@ class _Setup:
         run.loggers.reattach(meta.get("logger"))
         if meta["horizon"] != run.total:
             self.note(f"resume: the horizon was {meta['horizon']} steps, it is {run.total}")
+        self._say_changes(meta.get("devices") or {}, device_record(run))
+        self._say_changes(meta.get("derived") or {}, self.host.record().get("derived") or {})
+
+    def _say_changes(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """Device and derived values: the run's win, a line each."""
+        for name, value in new.items():
+            if name in old and old[name] != value:
+                self.note(f"resume: {name} {old[name]} -> {value}")
 
     def _take_up_stopper(self, stopper: Any, stored: Any) -> None:
         if stopper is None:

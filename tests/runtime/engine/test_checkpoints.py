@@ -221,6 +221,14 @@ def test_the_stored_seed_wins_and_is_said(tmp_path: Path) -> None:
     assert "the stored seed 7 is used, not 8" in again.notes[0]
 
 
+def test_a_changed_device_value_wins_and_is_said(tmp_path: Path) -> None:
+    trained(tmp_path, 1)
+    given = saving(values={"learning_rate": 0.05, "shift": 0.5})
+    again = Engine(bundle(), given, options(tmp_path, resume="auto", max_epochs=2))
+    assert again.device_value("shift") == 0.5
+    assert "resume: shift 0.0 -> 0.5" in again.notes
+
+
 def test_a_changed_graphconst_is_refused_with_both_values(tmp_path: Path) -> None:
     trained(tmp_path, 1)
     changed = {"width": FieldEntry("GraphConst", "int", 16, "", "default")}

@@ -256,3 +256,41 @@ def test_a_short_train_batch_names_both_sizes(tmp_path: Path) -> None:
     given = host(splits={"train": arrays(rows(10), 4)})
     with pytest.raises(DataError, match="2 rows, the train program takes 4"):
         Engine(bundle(), given, options(tmp_path)).train()
+
+
+def test_after_a_failing_step_scheduled_values_are_the_committed_ones(tmp_path: Path) -> None:
+    data = rows(24)
+    data["x"][9] = np.nan
+    given = host(
+        splits={"train": arrays(data, 4)},
+        schedules={"shift": lambda total: lambda step: step / 10},
+    )
+    engine = Engine(bundle(), given, options(tmp_path, max_epochs=1))
+    with pytest.raises(GuardError, match="step 3"):
+        engine.train()
+    assert engine.device_value("shift") == 0.2
+
+
+def test_a_report_is_read_one_dispatch_late_and_two_are_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nitro_runtime.training import TrainProgram
+
+    events: list[tuple[str, int]] = []
+    dispatch, settle = TrainProgram.dispatch, TrainProgram.settle
+
+    def noted_dispatch(self: Any, step: int, epoch: int, fields: Any) -> Any:
+        events.append(("dispatch", step))
+        return dispatch(self, step, epoch, fields)
+
+    def noted_settle(self: Any, flight: Any) -> Any:
+        events.append(("read", flight.step))
+        return settle(self, flight)
+
+    monkeypatch.setattr(TrainProgram, "dispatch", noted_dispatch)
+    monkeypatch.setattr(TrainProgram, "settle", noted_settle)
+    Engine(bundle(), host(), options(tmp_path, max_epochs=1)).train()
+    assert events == [
+        ("dispatch", 1), ("dispatch", 2), ("read", 1), ("dispatch", 3), ("read", 2),
+        ("dispatch", 4), ("read", 3), ("read", 4),
+    ]  # fmt: skip
