@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nitro_dialect.ir import STATEFUL, Input, Program, Value
 from nitro_dialect.op import Op
-from nitro_dialect.types import TensorType, TreeType
+from nitro_dialect.types import TensorType, TreeType, is_scalar
 from nitro_runtime.manifest import ArgEntry, ReportWord, ResultEntry, ScalarEntry
 from nitroc.emit import mlir
 from nitroc.emit.mlir import Tensor
@@ -93,7 +93,7 @@ def _scalars(scope: Scope, program: Program) -> tuple[ScalarEntry, ...]:
         if item.role != "scalars":
             continue
         kind = item.value.type
-        if not (isinstance(kind, TensorType) and kind in _PACKABLE | {TensorType("f32", (), True)}):
+        if not (isinstance(kind, TensorType) and is_scalar(kind, "f32", "i32", "i1")):
             raise BuildError(
                 24,
                 f"scalar %{item.value.name} : {kind} does not fit one word of `scalars`",
@@ -103,9 +103,6 @@ def _scalars(scope: Scope, program: Program) -> tuple[ScalarEntry, ...]:
         owner = "device" if item.value.name in devices else "optimizer"
         made.append(ScalarEntry(item.value.name, kind.dtype, owner, len(made)))
     return tuple(made)
-
-
-_PACKABLE = {TensorType("f32"), TensorType("i32"), TensorType("i1")}
 
 
 # Into the program

@@ -90,6 +90,11 @@ def import_text(text: str, version: str) -> bytes:
         ) from error
 
 
+def stripped(artifact: bytes, version: str) -> bytes:
+    """The artifact without source locations."""
+    return import_text(program_text(artifact, locations=False), version)
+
+
 def _program(module: Module, name: str) -> Program:
     if name not in module.programs:
         raise BuildError(
