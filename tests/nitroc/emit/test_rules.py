@@ -130,7 +130,7 @@ def test_select_and_convert(chosen: bool) -> None:
 def test_i32_scalars_keep_every_bit(bits: int) -> None:
     """Some of these are signalling NaN as f32: the packed words must not be touched as floats."""
     text = program(
-        "    scalars %a : f32\n    scalars %n : i32\n    scalars %c : i1",
+        "    scalars %a : f32 weak\n    scalars %n : i32 weak\n    scalars %c : i1",
         "    report {a = %a, n = %n, c = %c}",
     )
     made = both(text, {"a": 0.5, "n": bits, "c": bits != 0})["report"]
@@ -138,7 +138,9 @@ def test_i32_scalars_keep_every_bit(bits: int) -> None:
 
 
 def test_a_bool_scalar_is_true_for_any_bit() -> None:
-    case = emit_case(program("    scalars %c : i1", "    report {c = %c}"), program="reduce.b1.r1")
+    case = emit_case(
+        program("    scalars %c : i1 weak", "    report {c = %c}"), program="reduce.b1.r1"
+    )
     device = pjrt.devices("cpu")[0]
     for word in (1, 2, 0x80000000, 0x7FC00000):
         packed = np.array([word], np.uint32).view(np.float32)
