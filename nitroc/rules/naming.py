@@ -40,7 +40,15 @@ def source_names(function: Callable[..., Any]) -> Generator[dict[Value, str]]:
     try:
         yield found
     finally:
-        sys.setprofile(previous)
+        _set_profiler(previous)
+
+
+def _set_profiler(profiler: Any) -> None:
+    # cProfile's stands for itself here, and can't be called: it is told to go on
+    if profiler is None or callable(profiler):
+        sys.setprofile(profiler)
+    else:
+        profiler.enable()
 
 
 def rename(region: Region, local: dict[Value, str]) -> None:

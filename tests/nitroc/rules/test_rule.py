@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -312,3 +314,18 @@ def test_namespaces() -> None:
     assert namespace(jnp.ones(2)) is jnp
     with pytest.raises(TypeError, match="found str"):
         namespace("x")
+
+
+def test_a_rule_is_built_the_same_under_a_profiler() -> None:
+    """Names are found by a profile hook: one that is set already is set again."""
+    plain = rules.Adam.build().body
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        profiled = rules.Adam.build().body
+        assert sys.getprofile() is profiler
+    finally:
+        profiler.disable()
+    assert [r.name for op in profiled.ops for r in op.results] == [
+        r.name for op in plain.ops for r in op.results
+    ]
