@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from nitro_runtime.manifest import (
     SlotEntry,
     TensorEntry,
 )
-from nitro_runtime.recorded import CONSTANT
+from nitro_runtime.recorded import CONSTANT, HOST_HOOKS
 from nitro_runtime.schedules import resolve
 from nitroc import sources
 from nitroc.bundle.assemble import Golden, ProgramPart, assemble
@@ -45,6 +46,7 @@ from nitroc.bundle.values import recorded
 from nitroc.emit.layout import GroupLayout
 from nitroc.frontend.experiment import config_metadata
 from nitroc.frontend.groups import Groups, make_groups
+from nitroc.frontend.hooks import has_hook, hook_location
 from nitroc.frontend.keys import IMPLEMENTATION
 from nitroc.frontend.numerics import matmul_precision
 from nitroc.frontend.options import OBJECTS
@@ -56,8 +58,8 @@ from nitroc.rows import Probe, probe_rows
 LONGEST_TABLE = 100_000
 """Steps. A schedule over more of them is recorded without its values."""
 
-UNRECORDED = (*OBJECTS, "data", "run_dir", "resume", "checkpoint", "preset")
-"""Options that a bundle holds no value of: they belong to one run, or are objects."""
+UNRECORDED = ("data", "resume", "checkpoint", "preset")
+"""Options that a bundle holds no value of: they belong to one run."""
 
 
 @dataclass(frozen=True)
@@ -241,17 +243,31 @@ def _fields(setup: Setup, given: Mapping[str, str]) -> dict[str, FieldEntry]:
 
 def _options(setup: Setup) -> dict[str, OptionEntry]:
     return {
-        name: OptionEntry(recorded(option.value), option.source, option.baked)
+        name: OptionEntry(_option_value(name, option.value), option.source, option.baked)
         for name, option in setup.options.items()
         if name not in UNRECORDED
     }
 
 
-def _functions(setup: Setup, lowered: Lowered) -> dict[str, FunctionEntry]:
+def _option_value(name: str, value: Any) -> Any:
+    """What a bundle keeps of an option: of an object only what it is, to name it in reports."""
+    if isinstance(value, os.PathLike):
+        return str(cast("os.PathLike[str]", value))
+    if name not in OBJECTS or value is None:
+        return recorded(value)
+    return type(value).__name__
+
+
+def hook_of(function: str) -> str:
+    """The hook that an imported function was traced from, by the function's name."""
     hooks = {"objective": "loss", "forward": "forward", "reduce": "loss", "init": "build_model"}
+    return hooks[function.partition(".")[0]]
+
+
+def _functions(setup: Setup, lowered: Lowered) -> dict[str, FunctionEntry]:
     entries: dict[str, FunctionEntry] = {}
     for name, function in lowered.imported.items():
-        hook = hooks[name.partition(".")[0]]
+        hook = hook_of(name)
         route = setup.routing.get(hook)
         where = route.where if route is not None else ""
         entries[name] = FunctionEntry(hook, function.function.digest, where)
@@ -273,12 +289,15 @@ def _batches(setup: Setup) -> dict[str, BatchEntry]:
 
 
 def _routing(setup: Setup) -> RoutingEntry:
-    return RoutingEntry(
-        {
-            hook: RouteEntry(tuple(route.fields), tuple(route.absent), route.where)
-            for hook, route in setup.routing.items()
-        }
-    )
+    experiment = setup.experiment
+    routes = {
+        hook: RouteEntry(tuple(route.fields), tuple(route.absent), route.where)
+        for hook, route in setup.routing.items()
+    }
+    for hook in HOST_HOOKS:
+        if has_hook(experiment, hook):
+            routes.setdefault(hook, RouteEntry((), (), hook_location(experiment, hook)))
+    return RoutingEntry(routes)
 
 
 def _schedules(setup: Setup, *, tables: bool) -> dict[str, ScheduleEntry]:

@@ -6,7 +6,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from nitro_runtime.data import arrays
 from nitro_runtime.durable import replace_file
 from nitro_runtime.errors import DataError, UsageError
 from nitro_runtime.host import HostHooks
+from nitro_runtime.manifest import Manifest
 from nitro_runtime.options import RunOptions
-from nitro_runtime.recorded import recorded_host
+from nitro_runtime.recorded import not_run, recorded_host
 from nitro_runtime.selftest import platform_name
 from nitro_runtime.trees import flatten
 from nitroc import sources
@@ -31,8 +32,8 @@ from nitroc.emit.compat import resolve_compat
 from nitroc.errors import BuildError
 from nitroc.frontend.experiment import Experiment, config_metadata
 from nitroc.frontend.names import did_you_mean
-from nitroc.frontend.options import OPTIONS, run_options
-from nitroc.frontend.settings import preset_values, read_settings
+from nitroc.frontend.options import OBJECTS, OPTIONS, run_options, unknown_option
+from nitroc.frontend.settings import preset_values, read_option, read_settings
 from nitroc.frontend.setup import Setup, prepare
 from nitroc.frontend.values import convert
 from nitroc.handle import Nitro
@@ -100,6 +101,21 @@ def target_of(
     return Target(name, resolve_compat(compat), strip_locs, roundtrip)
 
 
+def refuse_settings(
+    source: str, preset: str | None, settings: Settings | None, options: Mapping[str, Any]
+) -> None:
+    """E-USAGE-037 for values of an experiment given with something that is built already."""
+    given = {"preset": preset, "set": settings, **options}
+    names = [name for name, value in given.items() if value not in (None, {}, False)]
+    if names:
+        raise UsageError(
+            37,
+            f"--{names[0].replace('_', '-')} with {source}, which is no experiment: it would "
+            "change nothing",
+            help="leave it out, or name the experiment's file",
+        )
+
+
 def build(
     experiment: str | Experiment | type[Experiment],
     directory: str | Path,
@@ -124,6 +140,7 @@ def build(
     dump = Dump(Path(dump_ir)) if dump_ir is not None else None
     if dump is not None:
         target = replace(target, on_stage=dump.stage)
+    _check_recordable({**chosen.options, **options})
     built = build_files(
         chosen.setup(options),
         target,
@@ -134,6 +151,20 @@ def build(
     if dump is not None:
         dump.finish(built.lowered.programs)
     return write_bundle(built.files, directory, force=force)
+
+
+def _check_recordable(options: Mapping[str, Any]) -> None:
+    """E-USAGE-007 for an option that would be lost between the build and the run."""
+    for name, value in options.items():
+        one_run = name in ("resume", "checkpoint")
+        if one_run or (name in OBJECTS and value is not None):
+            raise UsageError(
+                7,
+                f"{name} {'belongs to one run' if one_run else 'is a Python object'}: a bundle "
+                "can't record it",
+                where=f"option {name}",
+                help="give it to the run" if one_run else "write it in the experiment's class",
+            )
 
 
 def open_bundle(
@@ -181,13 +212,13 @@ def _setup_of(bundle: Bundle, settings: Settings, options: Mapping[str, Any]) ->
         carried, manifest.experiment.file.removeprefix("host/"), manifest.experiment.name, where
     )
     read = read_settings(origin.cls, settings, command="run")
-    fields = {**_recorded_fields(bundle, origin.cls), **read.fields}
+    given = {**_recorded_fields(bundle, origin.cls), **read.fields}
     kept = {
         name: entry.value
         for name, entry in manifest.options.items()
         if entry.baked or entry.source in ("keyword", "recorded")
     }
-    return prepare(origin.cls(**fields), {**read.options, **options}, kept)
+    return prepare(origin.cls(**given), {**read.options, **options}, kept)
 
 
 def _recorded_fields(bundle: Bundle, cls: type[Experiment]) -> dict[str, Any]:
@@ -232,19 +263,75 @@ def _without_host(
     quiet: bool,
     backend: str | None,
 ) -> Nitro:
-    if settings:
-        raise UsageError(
-            37,
-            f"--set {next(iter(settings))} with --data: the experiment's Python is not imported",
-            help="leave out --set, or --data",
-        )
-    given = {name: value for name, value in options.items() if name != "data"}
-    width = next((e.width for e in bundle.manifest.batch_schema.values()), 1)
-    splits = {name: _cut(name, fields, width) for name, fields in options["data"].items()}
+    manifest = bundle.manifest
+    devices, read = _read_without_host(manifest, settings or {})
+    given = {**read, **{name: value for name, value in options.items() if name != "data"}}
+    values = _recorded_options(manifest, given)
+    splits = {
+        name: _cut(name, split, _width(manifest, name)) for name, split in options["data"].items()
+    }
     host = recorded_host(bundle, splits)
-    given.setdefault("run_dir", Path("runs") / bundle.manifest.name)
-    given.setdefault("max_epochs", bundle.manifest.options["max_epochs"].value)
-    return Nitro.of_bundle(bundle, host, RunOptions(**given, quiet=quiet, backend=backend))
+    run_options = RunOptions(**values, quiet=quiet, backend=backend)
+    handle = Nitro.of_bundle(bundle, host, run_options, notes=not_run(bundle))
+    handle.set_device(**devices)
+    return handle
+
+
+def _read_without_host(
+    manifest: Manifest, settings: Settings
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Device values and run options of `--set` texts, as far as a manifest can read them."""
+    devices: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for name, text in settings.items():
+        field = manifest.fields.get(name)
+        if name in OPTIONS:
+            options[name] = read_option(name, text, "run")
+        elif field is not None and field.kind == "Device":
+            devices[name] = _number(name, text)
+        elif field is None:
+            known = (*manifest.fields, *OPTIONS)
+            raise UsageError(
+                1,
+                f"--set {name}={text}: {manifest.name} has no field and nitroc no option {name!r}",
+                where=f"--set {name}",
+                help=did_you_mean(name, known, "fields and options"),
+            )
+        else:
+            raise UsageError(
+                37,
+                f"--set {name} with --data: {name} is {field.kind}, and the experiment's Python "
+                "is not imported",
+                where=f"--set {name}",
+                help="leave out --set, or --data",
+            )
+    return devices, options
+
+
+def _recorded_options(manifest: Manifest, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a run without the experiment: `given`, else as the bundle was built."""
+    names = {field.name for field in fields(RunOptions)} - {"quiet", "backend"}
+    for name in given:
+        if name not in OPTIONS:
+            raise unknown_option(name)
+        if name not in names:
+            raise UsageError(
+                37,
+                f"the option {name} with data given: the experiment's Python is not imported",
+                help="leave it out, or the data",
+            )
+    recorded = {n: o.value for n, o in manifest.options.items() if n in names}
+    values = {**recorded, **given}
+    values["tags"] = tuple(values.get("tags", ()))
+    values["run_dir"] = values.get("run_dir") or Path("runs") / manifest.name
+    return values
+
+
+def _width(manifest: Manifest, split: str) -> int:
+    """The rows a batch of `split` has: as that split was compiled, else any split."""
+    schema = manifest.batch_schema
+    entry = schema.get(split) or schema.get("train") or next(iter(schema.values()), None)
+    return 1 if entry is None else entry.width
 
 
 def _cut(split: str, fields: Any, width: int) -> Any:

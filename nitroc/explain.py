@@ -13,7 +13,7 @@ from nitro_runtime.errors import UsageError
 from nitro_runtime.manifest import Manifest
 from nitroc import commands
 from nitroc.errors import CODES
-from nitroc.frontend.names import did_you_mean
+from nitroc.frontend.names import did_you_mean, near
 
 _CODE = re.compile(r"E-[A-Z]+-\d{3}")
 
@@ -29,7 +29,11 @@ def explain(
     **options: Any,
 ) -> str:
     """Text that explains `source`: a code (`E-FIELD-001`), `exp.py[:Class]`, or a bundle."""
-    if _CODE.fullmatch(source.upper()):
+    is_code = _CODE.fullmatch(source.upper()) is not None
+    if is_code or Path(source).is_dir():
+        given = options | {"platform": platform, "compat": compat}
+        commands.refuse_settings(source, preset, settings, given)
+    if is_code:
         return _code(source.upper())
     if Path(source).is_dir():
         return _bundle(Bundle.open(source).manifest)
@@ -40,7 +44,12 @@ def explain(
 def _code(code: str) -> str:
     known = {**CODES, **IR_CODES}
     if code not in known:
-        raise UsageError(38, f"there is no code {code}", help=did_you_mean(code, known, "codes"))
+        nearest = near(code, known)
+        area = (nearest or code).rpartition("-")[0]
+        codes = [name for name in known if name.startswith(f"{area}-")]
+        raise UsageError(
+            38, f"there is no code {code}", help=did_you_mean(code, codes, f"{area} codes")
+        )
     info = known[code]
     return f"{code}: {info.title}\n\ncause: {info.cause}\nfix: {info.fix}"
 

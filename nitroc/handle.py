@@ -59,9 +59,18 @@ class Nitro:
 
     @classmethod
     def of_bundle(
-        cls, bundle: Bundle, host: HostHooks, options: RunOptions, setup: Setup | None = None
+        cls,
+        bundle: Bundle,
+        host: HostHooks,
+        options: RunOptions,
+        setup: Setup | None = None,
+        *,
+        notes: Iterable[str] = (),
     ) -> Nitro:
-        """The handle of an opened bundle; `setup` is None where no experiment is imported."""
+        """The handle of an opened bundle; `setup` is None where no experiment is imported.
+
+        notes: lines for the person and for the report.
+        """
         handle = cls.__new__(cls)
         handle._setup = setup
         handle._quiet = options.quiet
@@ -70,6 +79,8 @@ class Nitro:
         handle._host = host
         handle._groups = None
         handle._engine = Engine(bundle, host, options)
+        for line in notes:
+            handle._engine.note(line)
         return handle
 
     def _made(self) -> Engine:

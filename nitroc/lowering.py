@@ -18,7 +18,7 @@ from nitro_runtime.trees import TreeSpec
 from nitroc import programs
 from nitroc.emit.compat import resolve_compat
 from nitroc.emit.layout import GroupLayout, plan
-from nitroc.emit.program import EmittedProgram, emit_program
+from nitroc.emit.program import EmittedProgram, emit_program, stripped
 from nitroc.frontend.device import DeviceLeaf
 from nitroc.frontend.groups import Groups
 from nitroc.frontend.hooks import is_traced
@@ -176,6 +176,8 @@ def emit(
         )
         for name in final.programs
     }
+    if target.strip_locations:
+        functions = {d: stripped(artifact, target.version) for d, artifact in functions.items()}
     return Programs(
         module,
         final,

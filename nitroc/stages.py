@@ -19,6 +19,7 @@ from nitro_runtime.manifest import (
     BatchingEntry,
     ExperimentEntry,
     FieldEntry,
+    FunctionEntry,
     InterfaceEntry,
     Manifest,
     NumericsEntry,
@@ -28,10 +29,10 @@ from nitro_runtime.manifest import (
     TensorEntry,
 )
 from nitro_runtime.recorded import CONSTANT
-from nitro_runtime.tensors import read_tensors
+from nitro_runtime.tensors import TensorFileError, read_tensors
 from nitro_runtime.trees import flatten
 from nitroc import commands
-from nitroc.building import assemble_programs, producer
+from nitroc.building import assemble_programs, hook_of, producer
 from nitroc.bundle.writer import write_bundle
 from nitroc.dumps import CONSTANTS, FUNCTIONS
 from nitroc.emit.program import import_text, program_text
@@ -63,7 +64,11 @@ def ir(
     **options: Any,
 ) -> str:
     """The text of one program of an experiment or a bundle: stages, a difference, StableHLO."""
+    _one_look(after=after, all=every_stage, diff=diff, stablehlo=stablehlo)
     if Path(source).is_dir():
+        commands.refuse_settings(
+            source, preset, settings, options | {"platform": platform, "compat": compat}
+        )
         bundle = Bundle.open(source)
         if stablehlo:
             return program_text(
@@ -78,6 +83,15 @@ def ir(
             emitted = programs.emitted[_known(program, programs.emitted)]
             return program_text(emitted.artifact, locations)
     return _shown(stages, program, after, every_stage, diff, locations)
+
+
+def _one_look(**looks: Any) -> None:
+    """E-USAGE-037 for two answers to the question what to show."""
+    given = [f"--{name}" for name, value in looks.items() if value]
+    if len(given) > 1:
+        raise UsageError(
+            37, f"{' and '.join(given)} show different things", help="leave one of them out"
+        )
 
 
 def _replayed(bundle: Bundle) -> Stages:
@@ -171,10 +185,10 @@ def build_from(
     target = commands.target_of(platform, compat, strip_locs)
     functions = _functions(module, path.parent, target.version)
     stored = path.parent / CONSTANTS
-    constants = read_tensors(stored.read_bytes()) if stored.is_file() else {}
+    constants = _tensors(stored) if stored.is_file() else {}
     hoisted = {name.removeprefix("const/"): array for name, array in constants.items()}
     programs = emit(module, functions, hoisted, layout=layout, target=target)
-    initial = read_tensors(Path(weights).read_bytes()) if weights is not None else {}
+    initial = _tensors(Path(weights)) if weights is not None else {}
     if weights is None and "init" not in module.programs:
         raise BuildError(
             89,
@@ -185,6 +199,15 @@ def build_from(
         _manifest(module, programs, target), programs, weights=initial, constants=constants
     )
     return write_bundle(files, directory, force=force)
+
+
+def _tensors(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return read_tensors(path.read_bytes())
+    except (OSError, TensorFileError) as error:
+        raise BuildError(
+            88, f"{path} can't be read: {error}", help="name a safetensors file: that of a bundle"
+        ) from error
 
 
 def _functions(module: Module, root: Path, version: str) -> dict[str, bytes]:
@@ -223,6 +246,10 @@ def _manifest(module: Module, programs: Programs, target: Target) -> Manifest:
         pipeline=programs.final.done,
         fields=fields,
         options={"max_epochs": OptionEntry(1, "default", False)},
+        functions={
+            name: FunctionEntry(hook_of(name), function.digest, "")
+            for name, function in module.functions.items()
+        },
         batch_schema={"train": BatchEntry(batch, width, None)} if batch else {},
         schedules={
             name: ScheduleEntry(CONSTANT, None, (float(device.value),))

@@ -42,9 +42,16 @@ def command(
         )
     options = given_options(values)
     if from_ is not None:
+        _decided_by_dump({**values, "dump_ir": dump_ir, "check": check})
         path = stages.build_from(from_, output, weights=weights, force=force, **options)
     else:
         assert experiment is not None
+        if weights is not None:
+            raise UsageError(
+                37,
+                "--weights without --from: build_model gives the initial values",
+                help="load them in build_model, or warm start a run: nitroc run --checkpoint C",
+            )
         path = commands.build(
             experiment,
             output,
@@ -58,3 +65,14 @@ def command(
     if not quiet:
         size = sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
         click.echo(f"{path}: {size / 1e3:.0f} kB", err=True)
+
+
+def _decided_by_dump(values: dict[str, Any]) -> None:
+    given = {"preset": "--preset", "settings": "--set", "dump_ir": "--dump-ir", "check": "--check"}
+    for name, flag in given.items():
+        if values[name]:
+            raise UsageError(
+                37,
+                f"{flag} with --from: it goes with an experiment",
+                help="build from exp.py, or leave it out",
+            )

@@ -39,6 +39,11 @@ checkpoint_flag = click.option(
 json_flag = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 
 
+def _whole(text: str) -> int | str:
+    """A whole number, or the text as it is: the option's own check says what it may be."""
+    return int(text) if text.isdecimal() else text
+
+
 def build_flags(command: F) -> F:
     """Field and option flags of `build`, which `ir` and `explain` of an experiment take too."""
     flags = [
@@ -49,7 +54,7 @@ def build_flags(command: F) -> F:
         click.option("--no-guard-finite", is_flag=True, help="Leave the finite guard out."),
         click.option("--on-nonfinite", metavar="POLICY", help="stop.  [stop]"),
         click.option("--no-master-weights", is_flag=True, help="No f32 masters of narrow leaves."),
-        click.option("--n-devs", type=int, help="Device count to compile for.  [1]"),
+        click.option("--n-devs", metavar="N[,M]", help="Device counts to compile for.  [1]"),
         click.option("--fuse", metavar="K", help="Steps per dispatch: auto or 1.  [auto]"),
         click.option("--layout", metavar="MODE", help="auto, flat or leaves.  [auto]"),
         click.option("--platform", metavar="NAME", help="What to trace for: cpu cuda rocm tpu."),
@@ -65,11 +70,14 @@ def given_options(values: dict[str, Any]) -> dict[str, Any]:
     """The build flags that were given, as keyword options of the Python functions."""
     options = {
         name: values[name]
-        for name in ("accum", "gradient_clip_norm", "on_nonfinite", "n_devs", "layout")
+        for name in ("accum", "gradient_clip_norm", "on_nonfinite", "layout")
         if values[name] is not None
     }
     if values["fuse"] is not None:
-        options["fuse"] = int(values["fuse"]) if values["fuse"].isdigit() else values["fuse"]
+        options["fuse"] = _whole(values["fuse"])
+    if values["n_devs"] is not None:
+        counts = [_whole(text) for text in values["n_devs"].split(",")]
+        options["n_devs"] = counts[0] if len(counts) == 1 else counts
     if values["no_guard_finite"]:
         options["guard_finite"] = False
     if values["no_master_weights"]:

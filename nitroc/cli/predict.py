@@ -10,7 +10,7 @@ from nitroc.cli.flags import backend_flag, checkpoint_flag, quiet_flag, set_flag
 
 @click.command(
     name="predict",
-    epilog="Example: nitroc predict bundle/ --checkpoint runs/Digits --input x.npz -o y.npz",
+    epilog="Example: nitroc predict b/ --checkpoint runs/Digits --input x.npz -o y.npz",
 )
 @click.argument("bundle")
 @checkpoint_flag

@@ -13,13 +13,18 @@ from nitroc.frontend.experiment import Experiment, check_fields
 from nitroc.frontend.fields import type_text
 from nitroc.frontend.metadata import FieldMetadata
 from nitroc.frontend.names import did_you_mean
-from nitroc.frontend.options import OBJECTS, OPTIONS, OptionSpec, check_option
+from nitroc.frontend.options import OBJECTS, OPTIONS, check_option
 from nitroc.frontend.source import function_location
 from nitroc.frontend.values import Unconvertible, convert, is_scalar_type, read_value
 
 E = TypeVar("E", bound=Experiment)
 
 Command = Literal["build", "run"]
+
+_FLAGS = {
+    "preset": "a preset has its own flag: nitroc build exp.py --preset NAME",
+    "data": "data are given as a file: nitroc run bundle/ --data F.npz",
+}
 
 
 @dataclass(frozen=True)
@@ -40,22 +45,24 @@ def read_settings(cls: type[Experiment], texts: Mapping[str, str], *, command: C
     fields: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for name, text in texts.items():
-        if name in OPTIONS and name != "preset":
-            options[name] = _read_option(OPTIONS[name], text, command)
+        if name in OPTIONS and name not in _FLAGS:
+            options[name] = read_option(name, text, command)
         elif name in cls.__nitro_fields__:
             fields[name] = _read_field(cls, cls.__nitro_fields__[name], text, command)
         else:
-            known = (*cls.__nitro_fields__, *OPTIONS)
+            known = {*cls.__nitro_fields__, *OPTIONS} - {"preset", "data"}
             raise UsageError(
                 1,
                 f"--set {name}={text}: {cls.__name__} has no field and nitroc no option {name!r}",
                 where=f"--set {name}",
-                help=did_you_mean(name, known, "fields and options"),
+                help=_FLAGS.get(name) or did_you_mean(name, known, "fields and options"),
             )
     return Settings(fields, options)
 
 
-def _read_option(spec: OptionSpec, text: str, command: Command) -> Any:
+def read_option(name: str, text: str, command: Command) -> Any:
+    """The value of one run option; E-USAGE-002 to -005."""
+    spec = OPTIONS[name]
     if spec.baked and command == "run":
         raise _baked(spec.name, f"the option {spec.name}")
     if spec.name in OBJECTS:

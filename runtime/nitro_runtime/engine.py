@@ -42,6 +42,10 @@ class Engine:
         """What setup and training found worth a line of the report."""
         return self._run.notes
 
+    def note(self, text: str) -> None:
+        """Says `text` now, and keeps it for the report."""
+        self._run.note(text)
+
     @property
     def parameters(self) -> dict[str, np.ndarray]:
         """Copies of the parameters by key path."""

@@ -12,11 +12,19 @@ from nitro_runtime.bundle import Bundle
 from nitro_runtime.checkpoints import TopKCheckpointer
 from nitro_runtime.host import NoHost, Scalar
 from nitro_runtime.logging import JSONLogger
+from nitro_runtime.machine import CONSTANTS
 from nitro_runtime.manifest import ScheduleEntry
 from nitro_runtime.schedules import schedule
 
 CONSTANT = "constant"
 """The source of a scalar that no schedule moves; its table has one value."""
+
+
+HOST_HOOKS = ("derive", "finalize_metrics", "checkpoint_filename")
+"""Hooks that always run on the host, and that a run without Python leaves out."""
+
+OBJECTS = ("logger", "checkpointer", "early_stop")
+"""Options that hold objects: only the experiment's Python can make them again."""
 
 
 def recorded_host(bundle: Bundle, splits: Mapping[str, Any]) -> NoHost:
@@ -34,6 +42,11 @@ def recorded_host(bundle: Bundle, splits: Mapping[str, Any]) -> NoHost:
     return NoHost(
         splits=splits,
         values=values,
+        device_arrays={
+            name.removeprefix("device/"): array
+            for name, array in bundle.arrays(CONSTANTS).items()
+            if name.startswith("device/")
+        },
         schedules=moving if "train" in splits else {},
         logger=JSONLogger() if "train" in splits else None,
         checkpointer=TopKCheckpointer() if "train" in splits else None,
@@ -41,10 +54,25 @@ def recorded_host(bundle: Bundle, splits: Mapping[str, Any]) -> NoHost:
 
 
 def not_run(bundle: Bundle) -> list[str]:
-    """What the experiment configures and a run without its Python leaves out."""
-    hooks = bundle.manifest.routing.hooks
-    names = [name for name in ("metrics",) if name in hooks]
-    return [f"hook {name} ({hooks[name].source}) is not run" for name in names]
+    """What the experiment configures and a run without its Python leaves out, a line each."""
+    manifest = bundle.manifest
+    hooks = manifest.routing.hooks
+    names = [name for name in HOST_HOOKS if name in hooks]
+    if "metrics" in hooks and not _metrics_are_compiled(bundle):
+        names.append("metrics")
+    lines = [f"hook {name} ({hooks[name].source}) is not run" for name in names]
+    for name in OBJECTS:
+        option = manifest.options.get(name)
+        if option is not None and option.source == "attribute" and option.value is not None:
+            lines.append(f"option {name} ({option.value}) is not used")
+    return [f"the experiment's Python is not imported: {line}" for line in lines]
+
+
+def _metrics_are_compiled(bundle: Bundle) -> bool:
+    programs = bundle.manifest.programs.values()
+    words = [word.name for p in programs if p.role == "reduce" for word in p.report]
+    results = [r.name for p in programs if p.role == "reduce" for r in p.results]
+    return any(not name.startswith(("loss.", "report")) for name in (*words, *results))
 
 
 def _exact(value: float, dtype: str) -> Scalar:

@@ -145,9 +145,16 @@ def make_schema(seen: Look, names: Iterable[str]) -> Schema:
         return schema
     if seen.last is seen.first:
         return Schema(fields, width, width, seen.batches, rest)
+    return Schema(fields, width, _last_rows(seen, seen.last, schema), seen.batches, rest)
+
+
+def _last_rows(seen: Look, batch: Mapping[str, Any], schema: Schema) -> int:
     index = seen.batches - 1
-    last = row_count(conform(seen.last, schema, seen.split, index), seen.split, index)
-    return Schema(fields, width, last, seen.batches, rest)
+    try:
+        return row_count(conform(batch, schema, seen.split, index), seen.split, index)
+    except DataError as error:
+        error.step_found = False
+        raise
 
 
 def _loaded(value: Any) -> str:
