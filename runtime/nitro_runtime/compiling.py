@@ -1,4 +1,4 @@
-"""A bundle's programs, compiled through the process's cache."""
+"""A bundle's programs, compiled through the process's cache and held against their recordings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from nitro_runtime.bundle import Bundle
 from nitro_runtime.host import HostHooks
 from nitro_runtime.ingredients import ingredients
 from nitro_runtime.manifest import ProgramEntry
+from nitro_runtime.selftest import check_golden, fingerprint_text, on_host
 
 
 def compiler(
     bundle: Bundle, device: pjrt.Device, host: HostHooks, say: Callable[[str], None]
 ) -> Callable[[str, ProgramEntry], pjrt.Executable]:
-    """Compiles a program of `bundle` by name; the cache explains each miss by `host.describe()`."""
+    """Compiles a program of `bundle` by name; the cache explains each miss by `host.describe()`.
+
+    A program of a bundle on disk that has a recording is run on it once: E-BUNDLE-015 when it does
+    not compute what it did.
+    """
 
     def compile_program(name: str, entry: ProgramEntry) -> pjrt.Executable:
         artifact = bundle.artifact(name)
@@ -27,6 +32,9 @@ def compiler(
             entry.results,
             entry.donate,
         )
-        return cache.CACHE.get(program, device, say=say)
+        executable = cache.CACHE.get(program, device, say=say)
+        if entry.golden is not None and entry.role != "train_step" and bundle.path is not None:
+            check_golden(bundle, name, on_host(executable), fingerprint_text(device))
+        return executable
 
     return compile_program

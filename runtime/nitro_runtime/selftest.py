@@ -136,8 +136,15 @@ def _compiled(bundle: Bundle, name: str, device: pjrt.Device) -> Run:
             raise
         raise BundleError(14, error.what, where=entry.file, help=error.help) from error
 
+    return on_host(executable)
+
+
+def on_host(executable: pjrt.Executable) -> Run:
+    """An executable as a function of host arrays, in argument and result order."""
+
     def run(arrays: Sequence[Array]) -> list[Array]:
-        return [pjrt.read(x) for x in executable([pjrt.put(x, device) for x in arrays])]
+        placed = [pjrt.put(x, executable.device) for x in arrays]
+        return [pjrt.read(x) for x in executable(placed)]
 
     return run
 

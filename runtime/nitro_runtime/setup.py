@@ -15,7 +15,7 @@ from nitro_runtime.checkpoints import TopKCheckpointer
 from nitro_runtime.compiling import compiler
 from nitro_runtime.data.prefetch import unwrap
 from nitro_runtime.data.source import order
-from nitro_runtime.errors import DataError, DeviceError
+from nitro_runtime.errors import DataError
 from nitro_runtime.evaluation import Evaluator
 from nitro_runtime.history import History
 from nitro_runtime.host import HostHooks
@@ -30,6 +30,7 @@ from nitro_runtime.run_dir import RunDirectory, new_run_id
 from nitro_runtime.saving import device_record
 from nitro_runtime.scalars import Scalars
 from nitro_runtime.schedules import Schedule, resolve
+from nitro_runtime.selftest import check_device, platform_name
 
 
 def set_up(bundle: Bundle, host: HostHooks, options: RunOptions) -> Run:
@@ -40,17 +41,9 @@ def set_up(bundle: Bundle, host: HostHooks, options: RunOptions) -> Run:
 def find_device(manifest: Manifest, backend: str | None) -> pjrt.Device:
     """The first device of `backend`, or of the default one; E-DEVICE-001 for one the bundle was
     not traced for."""
-    device = pjrt.devices(backend)[0]
-    platforms = manifest.requires.platforms
-    kinds = {"gpu", "cuda", "rocm"} if device.platform == "gpu" else {device.platform}
-    if platforms and not kinds & set(platforms):
-        raise DeviceError(
-            1,
-            f"the bundle is for {', '.join(platforms)}, the device is {device.platform}",
-            where="option backend",
-            help="build again with --platform, or run on one of those",
-        )
-    return device
+    devices = pjrt.devices(backend)
+    check_device(manifest, platform_name(devices[0]), len(devices))
+    return devices[0]
 
 
 @dataclass
