@@ -324,7 +324,7 @@ def _interface(setup: Setup, lowered: Lowered) -> InterfaceEntry:
     if forward is None or lowered.outputs is None:
         return InterfaceEntry()
     inputs = {
-        arg.value: TensorEntry(arg.dtype, arg.shape)
+        arg.name.removeprefix("batch."): TensorEntry(arg.dtype, arg.shape)
         for arg in lowered.programs.emitted[forward].args
         if arg.role == "batch"
     }

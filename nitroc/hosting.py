@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nitro_runtime.checkpoints import TopKCheckpointer
+from nitro_runtime.data import wrapped
 from nitro_runtime.host import Scalar
 from nitro_runtime.logging import JSONLogger
 from nitroc.bundle.values import recorded
@@ -35,7 +36,11 @@ class ExperimentHost:
         self.setup = setup
         self.preset = preset
         self.experiment = setup.experiment
-        self.splits: Mapping[str, Any] = setup.splits
+        for split, source in setup.splits.items():
+            note = getattr(source, "note", None)
+            if note is not None:
+                setup.report.add("data", f"split {split}", note)
+        self.splits: Mapping[str, Any] = {n: wrapped(s) for n, s in setup.splits.items()}
         self.device_arrays: dict[str, np.ndarray] = {
             leaf.name: leaf.value for leaf in setup.device.values() if not leaf.scalar
         }

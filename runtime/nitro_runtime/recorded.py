@@ -10,6 +10,7 @@ from typing import Any
 
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.checkpoints import TopKCheckpointer
+from nitro_runtime.data import wrapped
 from nitro_runtime.host import NoHost, Scalar
 from nitro_runtime.logging import JSONLogger
 from nitro_runtime.machine import CONSTANTS
@@ -40,7 +41,7 @@ def recorded_host(bundle: Bundle, splits: Mapping[str, Any]) -> NoHost:
         n: schedule(_Table(e)) for n, e in entries.items() if e.source != CONSTANT and e.table
     }
     return NoHost(
-        splits=splits,
+        splits={name: wrapped(source) for name, source in splits.items()},
         values=values,
         device_arrays={
             name.removeprefix("device/"): array

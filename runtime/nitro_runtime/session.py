@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from nitro_runtime import cache
+from nitro_runtime import cache, pjrt
 from nitro_runtime.checkpoints import TopKCheckpointer
 from nitro_runtime.data.prefetch import unwrap
 from nitro_runtime.data.source import probe
@@ -30,6 +30,7 @@ def train(run: Run) -> None:
     if why is not None:
         run.note(f"nothing to train: {why}")
         return
+    pjrt.tune_malloc()
     with Interrupts() as interrupts:
         run.directory.acquire(run.note)
         try:

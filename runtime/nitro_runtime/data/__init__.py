@@ -8,6 +8,7 @@ from nitro_runtime.data.epoch import open_epoch as open_epoch
 from nitro_runtime.data.prefetch import NoPrefetch as NoPrefetch
 from nitro_runtime.data.prefetch import Prefetch as Prefetch
 from nitro_runtime.data.prefetch import unwrap as unwrap
+from nitro_runtime.data.prefetch import wrapped as wrapped
 from nitro_runtime.data.random import rng as rng
 from nitro_runtime.data.source import Addressable as Addressable
 from nitro_runtime.data.source import Batch as Batch

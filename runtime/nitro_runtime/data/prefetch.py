@@ -77,6 +77,11 @@ class Prefetch(_Wrapper):
         return f"Prefetch({self.source!r}, device_batches={self.device_batches})"
 
 
+def wrapped(source: Any) -> Prefetch | NoPrefetch:
+    """The source read ahead, unless its owner has said how."""
+    return source if isinstance(source, Prefetch | NoPrefetch) else Prefetch(source)
+
+
 def unwrap(source: Any) -> Any:
     """The source inside any number of wrappers."""
     while isinstance(source, _Wrapper):
