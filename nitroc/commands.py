@@ -149,7 +149,7 @@ def build(
         given=chosen.given,
     )
     if dump is not None:
-        dump.finish(built.lowered.programs)
+        dump.finish(built.lowered.programs, built.files)
     return write_bundle(built.files, directory, force=force)
 
 

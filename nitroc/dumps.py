@@ -1,21 +1,25 @@
 """Every stage of a compilation as files: `NN-<pass>.nir`, `functions/<digest>.mlir`, StableHLO.
 
-Any stage can be gone on from, without the experiment's Python: the text, the functions beside it
-and, where there are any, the hoisted constants are all that the passes and emission need.
+Any stage can be gone on from, without the experiment's Python: the text, the functions beside it,
+arrays (hoisted constants, Device fields) and the values of the scalars are all that it takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from nitro_dialect import Module, print_module
-from nitro_runtime.tensors import write_tensors
+from nitro_runtime import canonical
+from nitro_runtime.findings import MANIFEST
 from nitroc.emit.program import program_text
 from nitroc.errors import BuildError
 from nitroc.lowering import Programs
 
 FUNCTIONS = "functions"
 CONSTANTS = "constants.safetensors"
+SCHEDULES = "schedules.json"
+"""The manifest's `schedules`: every scalar's value, or its values over the horizon."""
 
 
 class Dump:
@@ -29,8 +33,11 @@ class Dump:
         """Remembers one stage; a second compilation of the same build replaces the first."""
         self._stages[f"{number:02d}-{name}.nir"] = print_module(module, locations=True)
 
-    def finish(self, programs: Programs) -> None:
-        """Writes the stages, the functions and the emitted text; E-BUILD-087 when it can't."""
+    def finish(self, programs: Programs, files: Mapping[str, bytes]) -> None:
+        """Writes the stages and what they need; E-BUILD-087 when it can't.
+
+        files: of the bundle that the stages became.
+        """
         try:
             (self.root / FUNCTIONS).mkdir(parents=True, exist_ok=True)
             for name, text in self._stages.items():
@@ -41,10 +48,10 @@ class Dump:
             for name, emitted in programs.emitted.items():
                 text = program_text(emitted.artifact, locations=True)
                 (self.root / f"{name}.stablehlo.mlir").write_text(text, encoding="utf-8")
-            if programs.constants:
-                (self.root / CONSTANTS).write_bytes(
-                    write_tensors({f"const/{n}": a for n, a in programs.constants.items()})
-                )
+            schedules = canonical.dump(canonical.parse(files[MANIFEST])["schedules"])
+            (self.root / SCHEDULES).write_bytes(schedules)
+            if f"weights/{CONSTANTS}" in files:
+                (self.root / CONSTANTS).write_bytes(files[f"weights/{CONSTANTS}"])
         except OSError as error:
             raise BuildError(
                 87, f"the stages can't be written: {error}", where=str(self.root),

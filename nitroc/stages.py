@@ -12,6 +12,7 @@ import numpy as np
 
 from nitro_dialect import Module, parse, print_module
 from nitro_dialect.ir import Group
+from nitro_runtime import canonical
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.errors import UsageError
 from nitro_runtime.manifest import (
@@ -29,12 +30,13 @@ from nitro_runtime.manifest import (
     TensorEntry,
 )
 from nitro_runtime.recorded import CONSTANT
+from nitro_runtime.records import from_json
 from nitro_runtime.tensors import TensorFileError, read_tensors
 from nitro_runtime.trees import flatten
 from nitroc import commands
 from nitroc.building import assemble_programs, hook_of, producer
 from nitroc.bundle.writer import write_bundle
-from nitroc.dumps import CONSTANTS, FUNCTIONS
+from nitroc.dumps import CONSTANTS, FUNCTIONS, SCHEDULES
 from nitroc.emit.program import import_text, program_text
 from nitroc.errors import BuildError
 from nitroc.frontend.groups import make_groups
@@ -186,7 +188,11 @@ def build_from(
     functions = _functions(module, path.parent, target.version)
     stored = path.parent / CONSTANTS
     constants = _tensors(stored) if stored.is_file() else {}
-    hoisted = {name.removeprefix("const/"): array for name, array in constants.items()}
+    hoisted = {
+        name.removeprefix("const/"): array
+        for name, array in constants.items()
+        if name.startswith("const/")
+    }
     programs = emit(module, functions, hoisted, layout=layout, target=target)
     initial = _tensors(Path(weights)) if weights is not None else {}
     if weights is None and "init" not in module.programs:
@@ -196,8 +202,12 @@ def build_from(
             help="give them: --weights bundle/weights/init.safetensors",
         )
     files = assemble_programs(
-        _manifest(module, programs, target), programs, weights=initial, constants=constants
+        _manifest(module, programs, target, _schedules(module, path.parent)),
+        programs,
+        weights=initial,
+        constants=constants,
     )
+    Bundle.from_files(files, trusted=True)  # weights of another model are refused here
     return write_bundle(files, directory, force=force)
 
 
@@ -225,7 +235,37 @@ def _functions(module: Module, root: Path, version: str) -> dict[str, bytes]:
     return found
 
 
-def _manifest(module: Module, programs: Programs, target: Target) -> Manifest:
+def _schedules(module: Module, root: Path) -> dict[str, ScheduleEntry]:
+    """The scalars' values: those beside the dump, else what the module itself says."""
+    found = {
+        device.name: ScheduleEntry(CONSTANT, None, (float(device.value),))
+        for device in module.devices
+        if device.value is not None
+    }
+    file = root / SCHEDULES
+    if not file.is_file():
+        return found
+    try:
+        stored = canonical.parse(file.read_bytes())
+        read = {name: from_json(ScheduleEntry, value) for name, value in stored.items()}
+    except (OSError, AttributeError, canonical.CanonicalError) as error:
+        raise _bad_schedules(file, str(error)) from error
+    for name, (entry, mismatches) in read.items():
+        if entry is None:
+            raise _bad_schedules(file, f"{name}: {mismatches[0]}")
+        found[name] = entry
+    return found
+
+
+def _bad_schedules(file: Path, why: str) -> BuildError:
+    return BuildError(
+        88, f"{file} can't be read: {why}", help="dump the stages again with nitroc build --dump-ir"
+    )
+
+
+def _manifest(
+    module: Module, programs: Programs, target: Target, schedules: dict[str, ScheduleEntry]
+) -> Manifest:
     """What a module says of a bundle: no routing, no schema of splits but the train program's."""
     devices = {device.name: device for device in module.devices}
     fields = {
@@ -251,11 +291,7 @@ def _manifest(module: Module, programs: Programs, target: Target) -> Manifest:
             for name, function in module.functions.items()
         },
         batch_schema={"train": BatchEntry(batch, width, None)} if batch else {},
-        schedules={
-            name: ScheduleEntry(CONSTANT, None, (float(device.value),))
-            for name, device in devices.items()
-            if device.value is not None
-        },
+        schedules=schedules,
         interface=InterfaceEntry({}, _outputs(outputs)),
         batching=BatchingEntry(
             tuple(sorted(d["width"] for n, d in programs.dims.items() if n.startswith("forward."))),
