@@ -24,7 +24,8 @@ def role_of(named: Mapping[str, str]) -> str:
 
 
 def explain(program: Ingredients, known: Sequence[Ingredients]) -> str:
-    """`first use`, or how `program` differs from the nearest of `known` (the last, of several).
+    """`first use`, or how `program` differs from the nearest of `known` (the last, of several);
+    those of its own sizes come first.
 
     `GraphConst width 128 -> 256`, `hook loss changed (exp.py:41)`, `batch img f32[32,64] ->
     f32[64,64]`, joined by `, `.
@@ -33,6 +34,8 @@ def explain(program: Ingredients, known: Sequence[Ingredients]) -> str:
     near = [k for k in known if k.named.get("experiment") == own]
     if not near:
         return "first use"
+    size = program.named.get("program")
+    near = [k for k in near if k.named.get("program") == size] or near
     differences = min((_differences(k, program) for k in reversed(near)), key=len)
     if not differences:
         return "program text changed"

@@ -22,6 +22,9 @@ def ingredients(
     for arg in entry.args:
         if arg.role == "batch":
             found[arg.name.replace(".", " ", 1)] = spell(arg.dtype, arg.shape)
+    leaves = [leaf for g in manifest.groups if g.role == "param" for leaf in g.leaves]
+    exempt = sum("decay" not in leaf.flags for leaf in leaves)
+    found["leaves without decay"] = f"{exempt} of {len(leaves)}"
     if entry.role == "train_step":
         found["pipeline"] = manifest.pipeline
     return {**found, **given}

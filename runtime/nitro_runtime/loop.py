@@ -112,10 +112,9 @@ class Loop:
                         _drop(fields)
             except _NotWaiting:
                 stopped = "interrupted"
-            except NitroError:
-                raise
             except Exception:
-                # What the user's code raised stands; the steps before it are still accounted for.
+                # What a source, a schedule or a batch raised stands; the steps dispatched before
+                # it are still accounted for. After a step that failed there are none.
                 self._drain()
                 raise
         self._drain()

@@ -241,5 +241,5 @@ class NoLeaf(Linear):
 
 
 def test_A20_no_trainable_leaf_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NitroError, match="no trainable leaf|nothing to train|no leaf"):
+    with pytest.raises(NitroError, match="trainable"):
         handle(NoLeaf(), tmp_path)
