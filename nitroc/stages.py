@@ -14,7 +14,7 @@ from nitro_dialect import Module, parse, print_module
 from nitro_dialect.ir import Group
 from nitro_runtime import canonical
 from nitro_runtime.bundle import Bundle
-from nitro_runtime.errors import UsageError
+from nitro_runtime.errors import BundleError, UsageError
 from nitro_runtime.manifest import (
     BatchEntry,
     BatchingEntry,
@@ -207,7 +207,16 @@ def build_from(
         weights=initial,
         constants=constants,
     )
-    Bundle.from_files(files, trusted=True)  # weights of another model are refused here
+    try:
+        Bundle.from_files(files, trusted=True)
+    except BundleError as error:
+        raise BuildError(
+            88,
+            f"the dump and its weights make no bundle: {error.what}",
+            where=error.where,
+            also=error.also,
+            help="take weights of the same model, and a stage as --dump-ir wrote it",
+        ) from error
     return write_bundle(files, directory, force=force)
 
 

@@ -14,6 +14,7 @@ import click
 
 from nitro_dialect import DialectError
 from nitro_runtime.errors import NitroError, UsageError
+from nitro_runtime.signals import TERMINATED
 from nitroc.cli.failure import baked_flag, explained
 
 COMMANDS = {
@@ -87,6 +88,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         fail(name, usage.text(), usage.exit)
     except (click.Abort, KeyboardInterrupt):
         fail(name, "interrupted", 130)
+    except SystemExit as ended:
+        if ended.code == TERMINATED:
+            fail(name, "terminated; what was saved is as it was", TERMINATED)
+        raise
     except BrokenPipeError:
         # Whoever read stdout has left: the interpreter's last flush must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -31,7 +32,16 @@ set_flag = click.option(
     callback=assignments,
     help="A field or an option; repeatable.",
 )
-quiet_flag = click.option("-q", "--quiet", is_flag=True, help="Errors only.")
+
+
+def silence(_: click.Context, __: click.Parameter, quiet: bool) -> bool:
+    """Errors only: warnings of libraries and of the experiment are none."""
+    if quiet:
+        warnings.simplefilter("ignore")
+    return quiet
+
+
+quiet_flag = click.option("-q", "--quiet", is_flag=True, callback=silence, help="Errors only.")
 backend_flag = click.option("--backend", metavar="NAME", help="Where to run: cpu, cuda, rocm, tpu.")
 checkpoint_flag = click.option(
     "--checkpoint", metavar="C", required=True, help="A checkpoint, run directory or run id."

@@ -15,10 +15,13 @@ def first_line(problem: BaseException) -> str:
     return first if len(first) <= 400 else f"{first[:400]}..."
 
 
-def write_traceback(problem: BaseException, stem: str) -> Path:
-    """The file the whole traceback goes to; named by its content, so a repeat adds no file."""
+def write_traceback(problem: BaseException, stem: str) -> str:
+    """Where the whole traceback went; named by its content, so a repeat adds no file."""
     text = "".join(traceback.format_exception(problem))
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    path = Path(tempfile.gettempdir()) / f"nitroc-{stem}-{digest}.txt"
-    path.write_text(text, encoding="utf-8")
-    return path
+    try:
+        path = Path(tempfile.gettempdir()) / f"nitroc-{stem}-{digest}.txt"
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:  # the problem itself still has to be told
+        return f"lost, no temporary file can be written ({error.strerror})"
+    return str(path)
