@@ -73,7 +73,9 @@ class _Inputs:
         self.names = Names()
         self.devices = [self._input(_device_role(p), p, p.name) for p in parts.devices]
         self.consts = [self._input("const", p, p.name.removeprefix("const.")) for p in parts.consts]
-        self.fields = [self._input("batch", p, p.name) for p in parts.fields]
+        self.fields = [
+            self._input("batch", p, p.name.removeprefix("batch.")) for p in parts.fields
+        ]
         self.head = [self._input(HEADS[p.name], p, VALUE_NAMES[p.name]) for p in parts.head]
         self.seed = Input("seed", Value(SEED, self.names.fresh("seed", "run")))
 

@@ -10,7 +10,6 @@ PACKAGES = ("nitroc", "dialect/nitro_dialect", "runtime/nitro_runtime")
 MLIR = {
     "nitroc/emit/mlir.py",
     "nitroc/frontend/importer.py",
-    "nitroc/frontend/jax_internals.py",
     "runtime/nitro_runtime/artifact.py",
 }
 

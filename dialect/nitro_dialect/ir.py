@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nitro_dialect.types import Type
 
@@ -95,6 +95,15 @@ class Value:
 
     def __invert__(self) -> Value:
         return _emit("not", self)
+
+    def __eq__(self, other: object) -> Any:
+        """Identity between values; against a number, the op `eq`: a rule may write `g == 0`."""
+        return _emit("eq", self, other) if isinstance(other, int | float) else self is other
+
+    def __ne__(self, other: object) -> Any:
+        return _emit("ne", self, other) if isinstance(other, int | float) else self is not other
+
+    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         raise TypeError(

@@ -100,8 +100,11 @@ def _scalars(scope: Scope, program: Program) -> tuple[ScalarEntry, ...]:
                 where=f"@{program.name}",
                 help="use f32, i32 or i1; an array Device value is an input of role device",
             )
-        owner = "device" if item.value.name in devices else "optimizer"
-        made.append(ScalarEntry(item.value.name, kind.dtype, owner, len(made)))
+        name = item.value.name
+        owner = "device" if name in devices else "optimizer"
+        if owner == "optimizer" and name.removeprefix("opt.") not in devices:
+            name = name.removeprefix("opt.")  # it gave way to a batch field, inside only
+        made.append(ScalarEntry(name, kind.dtype, owner, len(made)))
     return tuple(made)
 
 

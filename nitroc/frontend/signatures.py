@@ -114,9 +114,10 @@ class Signatures:
         routing, specs = self._setup.routing, self._setup.schema["train"].fields
         asked = {name for hook in hooks if hook in routing for name in routing[hook].fields}
         recipe.fields = [name for name in sorted(specs) if name in asked]
+        taken = {parameter.name for parameter in recipe.params}
         for name in recipe.fields:
             kind = TensorType(specs[name].dtype, (width, *specs[name].shape))
-            recipe.params.append(Parameter(name, kind))
+            recipe.params.append(Parameter(f"batch.{name}" if name in taken else name, kind))
             recipe.arguments.append((name,))
         recipe.avals.append(
             tuple(

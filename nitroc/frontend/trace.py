@@ -122,7 +122,7 @@ class Tracer:
         smaller, used = drop_dead(closed, [not (drop_fields and f) for f in fields])
         live = {name for name, there in zip(fields, used, strict=True) if name and there}
         own = len(recipe.params) - len(recipe.fields)
-        params = [p for i, p in enumerate(recipe.params) if i < own or p.name in live]
+        params = [p for i, p in enumerate(recipe.params) if i < own or recipe.arguments[i][0] in live]
         arguments = [a for i, a in enumerate(recipe.arguments) if i < own or a[0] in live]
         return TracedFunction(
             recipe.name,

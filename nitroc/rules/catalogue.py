@@ -64,14 +64,15 @@ def radam(
     b2: float = 0.999,
     eps: float = 1e-8,
     eps_root: float = 0.0,
-    threshold: float = 5.0,
+    threshold: int = 5,
     nesterov: bool = False,
 ) -> Any:
     """Liu et al. 2020, "On the Variance of the Adaptive Learning Rate". `optax.scale_by_radam`.
 
     `ro`, the length of the average behind `nu`, is `ro_inf - 2 t b2**t / (1 - b2**t)` there; with
     `coth(y) = 1/y + langevin(y)` it is `t + langevin(y) - t langevin(t y)` at `y = -log(b2) / 2`,
-    where nothing cancels.
+    where nothing cancels. `threshold` is structure here: as a field it would take its value from an
+    experiment's attribute of that common name.
     """
     xp = namespace(g)
     mu, nu = b1 * mu + (1 - b1) * g, b2 * nu + (1 - b2) * (g * g)

@@ -107,12 +107,21 @@ def test_conditions_choose_between_values_and_numbers() -> None:
     ]
 
 
+def test_equality_with_a_number_is_an_op_and_between_values_identity() -> None:
+    assert "%x.eq = eq %x, 0.0 : i1" in body(lambda x: xp.where(x == 0, x, 0.5), "x")
+    assert "%x.ne = ne %x, 0.0 : i1" in body(lambda x: xp.where(x != 0, x, 0.5), "x")
+    a, b = Value(F32, "a"), Value(F32, "a")
+    assert a == a
+    assert a != b
+    assert len({a, b}) == 2
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
         (lambda x: (x > 0) * x, "mul of i1 and f32: convert one, or use xp.where"),
         (lambda x: x + "1", "add of f32 and '1': expected a number"),
-        (lambda x: xp.where(x == 0, x, 0.0), "a condition is a value"),
+        (lambda x: xp.where(True, x, 0.0), "a condition is a value"),
         (lambda x: xp.maximum(1, 2), "max of numbers alone"),
         (lambda x: x if x > 0 else -x, "use namespace"),
         (lambda x: (x > 0) & 1, "i1 does not hold it"),

@@ -27,7 +27,7 @@ RULES = [
     rules.Adam(b1=0.0, b2=0.5, eps=1e-3, eps_root=1e-6),
     rules.RAdam,
     rules.RAdam(nesterov=True),
-    rules.RAdam(b2=0.9, eps_root=1e-4, threshold=6.0),
+    rules.RAdam(b2=0.9, eps_root=1e-4, threshold=6),
 ]
 OPTAX: dict[str, Callable[..., Any]] = {
     "sgd": optax.identity,
