@@ -52,7 +52,7 @@ class Available:
 def route_hook(
     experiment: Any, spec: HookSpec, available: Available, *, on_host: bool, split: str = "train"
 ) -> Route:
-    """The route of one hook against what a batch holds.
+    """The route of one hook against what a batch holds; `**fields` leaves out `spec.arguments`.
 
     E-HOOK-003 for a required field that is not there, -004 for an optional one that is nearly
     there, -008 for a host hook that asks for what `prepare` makes, -009 for one that asks for
@@ -67,7 +67,8 @@ def route_hook(
     wanted = {n: p for n, p in names.items() if n not in SWITCHES}
     found = tuple(name for name, p in wanted.items() if asking.finds(name, p))
     rest = _takes_rest(experiment, spec.name)
-    others = tuple(n for n in asking.visible if n not in wanted) if rest else ()
+    # Python can't hand `**fields` a keyword of the name of one of the hook's own arguments.
+    others = [n for n in asking.visible if n not in (*wanted, *spec.arguments)] if rest else []
     return Route(
         (*found, *others),
         tuple(name for name in wanted if name not in found),

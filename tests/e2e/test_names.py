@@ -5,10 +5,8 @@ import numpy as np
 
 import nitroc as nt
 
-FIELDS = (
-    "t step seed state index attempt halted mu p s g loss weight params split micro outputs "
-    "learning_rate ok eps"
-).split()
+OURS = ["t", "step", "seed", "index", "attempt", "halted", "mu", "p", "s", "g", "loss", "weight"]
+FIELDS = [*OURS, "split", "micro", "outputs", "learning_rate", "ok", "eps", "grad", "report"]
 
 
 class Clashes(nt.Experiment):
@@ -20,7 +18,8 @@ class Clashes(nt.Experiment):
 
     def build_data(self):
         draw = np.random.default_rng(0)
-        fields = {name: draw.normal(size=8).astype(np.float32) for name in FIELDS}
+        names = [*FIELDS, "state", "params"]
+        fields = {name: draw.normal(size=8).astype(np.float32) for name in names}
         return {"train": nt.data.arrays(fields, 2), "val": nt.data.arrays(fields, 4)}
 
     def build_model(self, key):
@@ -29,8 +28,8 @@ class Clashes(nt.Experiment):
     def forward(self, model, params, state, **fields):
         return params["w"] * sum(fields[name] for name in FIELDS) * self.threshold, state
 
-    def loss(self, outputs, *, t, state):
-        return jnp.mean((outputs - t) ** 2) + 0 * state.sum()
+    def loss(self, outputs, *, t, state, params):
+        return jnp.mean((outputs - t) ** 2) + 0 * (state + params).sum()
 
 
 def test_fields_named_like_our_values_train_evaluate_and_predict(tmp_path):
