@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -120,10 +121,11 @@ class Tracer:
         if kept:
             raise kept_value_error(line)
         smaller, used = drop_dead(closed, [not (drop_fields and f) for f in fields])
-        live = {name for name, there in zip(fields, used, strict=True) if name and there}
+        live = {name for name, read in zip(fields, used, strict=True) if name and read}
         own = len(recipe.params) - len(recipe.fields)
-        params = [p for i, p in enumerate(recipe.params) if i < own or recipe.arguments[i][0] in live]
-        arguments = [a for i, a in enumerate(recipe.arguments) if i < own or a[0] in live]
+        there = [i < own or names[0] in live for i, names in enumerate(recipe.arguments)]
+        params = list(compress(recipe.params, there))
+        arguments = list(compress(recipe.arguments, there))
         return TracedFunction(
             recipe.name,
             self._lowered(recipe.name, smaller),
