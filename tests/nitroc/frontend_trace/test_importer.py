@@ -302,7 +302,8 @@ def test_locations_name_user_lines_relative_to_the_root() -> None:
     module = deserialize_portable(made.serialized, make_ir_context())
     text = module.operation.get_asm(enable_debug_info=True)
     files = set(re.findall(r'"([^"]*)":\d+:\d+', text))
-    assert files == {"test_importer.py"}
+    # no hook is called here, so what started the tests is not cut off: it may run from a string
+    assert files - {"<string>"} == {"test_importer.py"}
     line = helper.__code__.co_firstlineno + 1
     assert f'"test_importer.py":{line}:' in text
     assert str(Path.home()) not in text
