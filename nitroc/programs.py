@@ -22,6 +22,9 @@ EVALUATION = ("split", "index")
 VALUE_NAMES = {"params": "p", "state": "s", "outputs": "out", "grad": "g"}
 """Names of values where they are not those of the functions' parameters and results."""
 
+SLOT_DTYPES = ("f32", "i32", "i1")
+"""Dtypes of a Device field that a word of the packed scalars holds."""
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -73,9 +76,7 @@ class _Inputs:
         self.names = Names()
         self.devices = [self._input(_device_role(p), p, p.name) for p in parts.devices]
         self.consts = [self._input("const", p, p.name.removeprefix("const.")) for p in parts.consts]
-        self.fields = [
-            self._input("batch", p, p.name.removeprefix("batch.")) for p in parts.fields
-        ]
+        self.fields = [self._input("batch", p, p.name.removeprefix("batch.")) for p in parts.fields]
         self.head = [self._input(HEADS[p.name], p, VALUE_NAMES[p.name]) for p in parts.head]
         self.seed = Input("seed", Value(SEED, self.names.fresh("seed", "run")))
 
@@ -96,7 +97,9 @@ class _Inputs:
 
 
 def _device_role(parameter: Parameter) -> str:
-    return "scalars" if is_scalar(parameter.type) else "device"
+    # A leaf of a nested value, `field.path`, is an input of its own whatever its shape.
+    alone = "." not in parameter.name
+    return "scalars" if alone and is_scalar(parameter.type, *SLOT_DTYPES) else "device"
 
 
 def train_program(

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from whole import Linear, handle, losses, missed, module, reasons, rows, trained
@@ -160,6 +161,27 @@ def test_B03_every_real_number_is_one_program(tmp_path: Path, fresh: Any) -> Non
     )
     assert losses(made) == [float(value) for value in values]
     assert missed(fresh).count("train_step") == 1
+
+
+class Nested(Linear):
+    weights: nt.Device[Any]
+
+    def loss(self, outputs: Any) -> Any:  # type: ignore[override]
+        one, (two, on), many = self.weights["one"], self.weights["pair"], self.weights["many"]
+        return 0 * outputs.sum() + one + two + jnp.where(on, many.sum(), 0)
+
+
+def test_B02_numbers_inside_a_nested_device_value_are_arguments_too(
+    tmp_path: Path, fresh: Any
+) -> None:
+    def said(one: float, two: int, on: bool) -> list[float]:
+        weights = {"one": one, "pair": (two, on), "many": np.float32([4, 8])}
+        return losses(trained(Nested(weights=weights), tmp_path / str(one), max_steps=1))
+
+    assert said(1.0, 2, True) == [15]
+    before = nt.cache_stats()
+    assert said(0.5, 3, False) == [3.5]
+    assert missed(before) == []
 
 
 @pytest.mark.parametrize(
