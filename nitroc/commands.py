@@ -26,7 +26,7 @@ from nitro_runtime.trees import flatten
 from nitroc import sources
 from nitroc.building import build_files
 from nitroc.bundle.values import recorded
-from nitroc.bundle.writer import write_bundle
+from nitroc.bundle.writer import check_target, write_bundle
 from nitroc.dumps import Dump
 from nitroc.emit.compat import resolve_compat
 from nitroc.errors import BuildError
@@ -135,6 +135,7 @@ def build(
     experiment: an instance, a class, or `exp.py[:Class]`. settings: `--set` texts; a run option
     among them becomes the bundle's default. dump_ir: a directory for every stage.
     """
+    check_target(directory, force)
     chosen = choose(experiment, preset, settings)
     target = target_of(platform, compat, strip_locs, roundtrip)
     dump = Dump(Path(dump_ir)) if dump_ir is not None else None

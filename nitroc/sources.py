@@ -37,8 +37,8 @@ class Origin:
 def load(spec: str) -> Origin:
     """The class of `exp.py` or `exp.py:Class`.
 
-    BuildError 80: no such file; 81: none or several experiments and no `:Class`; 82: the file
-    raised when imported.
+    BuildError 80: no such file, or one that can't be a module; 81: none or several experiments and
+    no `:Class`; 82: the file raised when imported.
     """
     path_text, _, name = spec.partition(":")
     path = Path(path_text)
@@ -54,12 +54,23 @@ def load(spec: str) -> Origin:
             f"{path.name} is no name of a module: it has a dot before .py",
             help=f"rename it: {path.stem.replace('.', '_')}.py",
         )
+    if _is_taken(path.stem):
+        raise BuildError(
+            80,
+            f"{path.name} has the name of an installed module, which it would hide",
+            help=f"rename it: my_{path.name}",
+        )
     root = path.resolve().parent
     _forget(path.stem, root)
     sys.path[:] = [str(root), *(place for place in sys.path if place != str(root))]
     importlib.invalidate_caches()
     module = _import(path.stem, path_text)
     return Origin(_choose(_experiments(module), name, path_text), root, path.name)
+
+
+def _is_taken(stem: str) -> bool:
+    file = str(getattr(sys.modules.get(stem), "__file__", None))
+    return stem in sys.stdlib_module_names or stem in _OURS or "site-packages" in file
 
 
 def origin_of(cls: type[Experiment]) -> Origin:
@@ -231,8 +242,10 @@ def _forget(stem: str, root: Path) -> None:
     }
     for name, module in list(sys.modules.items()):
         top = name.partition(".")[0]
+        if _is_taken(top):
+            continue
         file = getattr(module, "__file__", None)
-        foreign = file is not None and "site-packages" not in file and _under(root, module) is None
+        foreign = file is not None and _under(root, module) is None
         if top == stem or (top in local and foreign):
             sys.modules.pop(name)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,9 +66,12 @@ class Result:
 def command(*arguments: object) -> Result:
     """Runs `nitroc ARGUMENTS` in this process."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main([str(argument) for argument in arguments])
     return Result(ended.value.code, out.getvalue(), err.getvalue())
 
 
@@ -77,6 +82,23 @@ def succeed(*arguments: object) -> Result:
     return result
 
 
-def write(path: Path, text: str) -> Path:
+def write(path: Path, *changes: tuple[str, str], text: str = LINE) -> Path:
+    """`text` with `changes` made in it, as the file `path`."""
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+@contextlib.contextmanager
+def own_imports() -> Iterator[None]:
+    """Undoes what building and running do to this process's imports."""
+    paths, finders, modules = list(sys.path), list(sys.meta_path), set(sys.modules)
+    yield
+    sys.path[:], sys.meta_path[:] = paths, finders
+    for name in set(sys.modules) - modules:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if "site-packages" not in file and not file.startswith(sys.base_prefix):
+            sys.modules.pop(name)

@@ -33,7 +33,7 @@ def write_bundle(files: Mapping[str, bytes], directory: Path | str, *, force: bo
             and what is there is no bundle. Whatever was on disk before is still there.
     """
     target = Path(directory)
-    _check_target(target, force)
+    check_target(target, force)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temp = target.with_name(temp_name(target.name))
@@ -48,7 +48,9 @@ def write_bundle(files: Mapping[str, bytes], directory: Path | str, *, force: bo
     return target
 
 
-def _check_target(target: Path, force: bool) -> None:
+def check_target(directory: Path | str, force: bool) -> None:
+    """Refuses a name that no bundle can be written to, as `write_bundle` would."""
+    target = Path(directory)
     if not target.name:
         raise BuildError(72, f"{target} names no new directory", help="give the bundle a name")
     if not os.path.lexists(target):

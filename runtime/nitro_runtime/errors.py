@@ -51,8 +51,9 @@ def near(name: str, known: Sequence[str]) -> str:
 class NitroError(Exception):
     """What happened, where, and the fix, under a stable code.
 
-    `where` is `file:line` or the name of a field, hook or file; `also` are further findings, one
-    line each; `step_found` marks data and schedule errors that a running step met (exit 1).
+    `where` is `file:line` or the name of a field, hook or file; `help`, when none is given, is the
+    code's own; `also` are further findings, one line each; `step_found` marks data and schedule
+    errors that a running step met (exit 1).
     """
 
     area: ClassVar[str] = "RUN"
@@ -72,7 +73,7 @@ class NitroError(Exception):
         assert self.code in CODES, f"{self.code} is not in the table"
         self.what = what
         self.where = where
-        self.help = help
+        self.help = help or CODES[self.code].fix
         self.also = tuple(also)
         self.step_found = step_found
         super().__init__(self.text())
@@ -86,9 +87,7 @@ class NitroError(Exception):
         """`E-AREA-NNN: what; where`, then `also:` lines and `help:`."""
         lines = [f"{self.code}: {self.what}" + (f"; {self.where}" if self.where else "")]
         lines += [f"also: {line}" for line in self.also]
-        if self.help:
-            lines.append(f"help: {self.help}")
-        return "\n".join(lines)
+        return "\n".join([*lines, f"help: {self.help}"])
 
 
 class UsageError(NitroError):
