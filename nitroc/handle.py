@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -54,6 +55,7 @@ class Nitro:
         self._host: HostHooks = ExperimentHost(self._setup, preset=self._preset)
         self._groups: Groups | None = make_groups(self._setup)
         self._engine: Engine | None = None
+        self._first: Any = None
         if options.get("resume") or options.get("checkpoint"):
             self._made()
 
@@ -78,6 +80,7 @@ class Nitro:
         handle._preset = None
         handle._host = host
         handle._groups = None
+        handle._first = None
         handle._engine = Engine(bundle, host, options)
         for line in notes:
             handle._engine.note(line)
@@ -89,7 +92,10 @@ class Nitro:
             assert self._setup is not None, "a handle of a bundle has its engine"
             device = pjrt.devices(self._backend)[0]
             target = Target(platform=platform_name(device))
-            built = build_files(self._setup, target, preset=self._preset)
+            setup = self._setup
+            if self._first is not None:  # whether its rows mix is found by running forward on them
+                setup = replace(setup, splits={"train": [self._first]})
+            built = build_files(setup, target, preset=self._preset)
             bundle = Bundle.from_files(built.files, trusted=True)
             options = run_options(
                 self._setup.experiment,
@@ -141,6 +147,7 @@ class Nitro:
             first = next(batches, {})
             rest = itertools.chain([first], batches)
         self._setup = route_prediction(self._setup, first)
+        self._first = first
         return rest
 
     def set_device(self, **values: Any) -> None:
