@@ -291,7 +291,7 @@ def _read_without_host(
         elif field is not None and field.kind == "Device":
             devices[name] = _number(name, text)
         elif field is None:
-            known = (*manifest.fields, *OPTIONS)
+            known = {*manifest.fields, *OPTIONS}
             raise UsageError(
                 1,
                 f"--set {name}={text}: {manifest.name} has no field and nitroc no option {name!r}",

@@ -19,7 +19,8 @@ _NOTE = re.compile(r"in hook (\w+), ")
 
 
 def explained(error: Exception, command: str) -> NitroError:
-    """E-RUN-004 or E-HOOK-010 (nothing is trained yet) at the user's line; E-RUN-005 without one.
+    """E-RUN-004 or E-HOOK-010 (nothing is trained yet) at the user's line; without one E-RUN-006
+    where the system refused, else E-RUN-005.
 
     The traceback goes to a file that is named. It starts where the command does, so that a frame
     of the user's is one that nitroc called.
@@ -32,6 +33,8 @@ def explained(error: Exception, command: str) -> NitroError:
         for frame in traceback.extract_tb(error.__traceback__)
         if is_user_file(frame.filename, None)
     ]
+    if not frames and isinstance(error, OSError):
+        return RunError(6, what, where=command, also=also)
     if not frames:
         return RunError(
             5, what, where=command, also=also, help="please report it with the file that is named"

@@ -108,10 +108,10 @@ class Bundle:
         return read_tensors(self._files[name]) if name in self._files else {}
 
 
-def verify(path: Path | str, run: bool = False) -> list[str]:
+def verify(path: Path | str, run: bool = False, *, backend: str | None = None) -> list[str]:
     """Lines that say what was checked of the bundle at `path`, and that it is good.
 
-    `run` also compiles every program and compares it with its recording (13-15).
+    `run` also compiles every program and compares it with its recording (13-15), on `backend`.
 
     Raises:
         BundleError: a check failed. DeviceError: this machine can't run the bundle (`run` only).
@@ -132,7 +132,7 @@ def verify(path: Path | str, run: bool = False) -> list[str]:
             self_test,
         )  # it needs a device, which the other checks do not
 
-        lines += self_test(bundle)
+        lines += self_test(bundle, backend)
     return [*lines, "good"]
 
 

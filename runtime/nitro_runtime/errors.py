@@ -573,6 +573,11 @@ declare(
             "Something failed inside nitroc, with no line of the experiment involved.",
             "Please report it with the file that the message names.",
         ),
+        6: (
+            "a file could not be read or written",
+            "The system refused: no space, no permission, a folder that went away.",
+            "Make room or mend the path that the message names, then run again.",
+        ),
     },
 )
 

@@ -128,15 +128,17 @@ def _field(batch: Mapping[str, Any], arg: ArgEntry) -> np.ndarray:
         )
     array = as_numeric(batch[name])
     found = describe(batch[name])
+    fix = f"the batch axis comes first: x[None] makes a batch of one row of {name}"
     if array is not None and array.shape == arg.shape[1:]:
         found += ", which has no batch axis"
     elif array is not None and array.ndim and array.shape[1:] == arg.shape[1:]:
         array = narrow(array, field=name, where="predict")
         if ir_dtype(array.dtype) == arg.dtype:
             return array
+        fix = f"convert it: {name}.astype({np_dtype(arg.dtype).name!r})"
     raise DataError(
         63,
         f"field {name!r} is {found}, expected {_row(arg)}",
         where="predict",
-        help=f"the batch axis comes first: x[None] makes a batch of one row of {name}",
+        help=fix,
     )

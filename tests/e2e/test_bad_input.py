@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from command_line import command, own_imports, succeed, write
 
+import nitroc as nt
 from nitro_runtime.tensors import write_tensors
+from nitroc import sources
 
 Y = '"y": 2 * x[:, 0] + 1'
 FORWARD = '(x ** self.power @ params["w"] + params["b"])[:, 0] * self.scale, state'
@@ -187,6 +189,43 @@ def test_a_source_that_raises_is_named_by_its_line(place):
     refused(result, "E-RUN-004", 1, "OSError: the disk; exp.py:", "in __iter__")
 
 
+def test_in_python_what_a_hook_raises_surfaces_as_itself(place):
+    write(place / "exp.py", RAISES["metrics"][0][0])
+    succeed("build", "exp.py", "-o", "b", "-q")
+    with pytest.raises(ValueError, match="one") as raised:
+        nt.run("b", run_dir="r", quiet=True)
+    assert raised.value.__notes__ == ["in hook metrics, exp.py:37"]
+
+
+def test_a_file_system_that_refuses_is_no_defect(place, made):
+    (place / "r/status.json").mkdir(parents=True)
+    result = command("run", made / "b", "-q", "--run-dir", "r")
+    refused(result, "E-RUN-006", 1, "Is a directory", "status.json")
+
+
+def test_options_in_python_that_would_be_lost(place, made):
+    with own_imports():
+        origin = sources.load(str(made / "line.py"))
+    for options, code in (
+        ({"early_stop": nt.EarlyStopping("val_loss")}, "E-USAGE-007"),
+        ({"checkpoint": made / "r"}, "E-USAGE-007"),
+        ({"epochs": 3}, "E-USAGE-001"),
+    ):
+        with pytest.raises(nt.NitroError) as raised:
+            nt.build(origin.cls, "b", **options)
+        assert raised.value.code == code
+    x = np.zeros((4, 1), np.float32)
+    data = {"train": {"x": x, "y": x[:, 0]}}
+    for options, code in (
+        ({"epochs": 3}, "E-USAGE-001"),
+        ({"accum": 2}, "E-USAGE-005"),
+        ({"early_stop": None}, "E-USAGE-037"),
+    ):
+        with pytest.raises(nt.NitroError) as raised:
+            nt.open_bundle(made / "b", data=data, **options)
+        assert raised.value.code == code
+
+
 def test_nan_data_stop_the_run(place):
     write(place / "exp.py", ('"x": x,', '"x": x * np.nan,'))
     succeed("build", "exp.py", "-o", "b", "-q")
@@ -349,7 +388,7 @@ def test_a_backend_that_is_not_here(place, made, name):
 INPUTS = {
     "missing_field": ({"z": np.zeros(2, np.float32)}, "E-DATA-062", "the batch has z"),
     "shape": ({"x": np.zeros(2, np.float32)}, "E-DATA-063", "f32[rows,1]"),
-    "dtype": ({"x": np.zeros((2, 1), np.int32)}, "E-DATA-063", "i32[2,1]"),
+    "dtype": ({"x": np.zeros((2, 1), np.int32)}, "E-DATA-063", "x.astype('float32')"),
     "scalar": ({"x": np.float32(1)}, "E-DATA-063", "is f32"),
     "text": ({"x": np.array([["a"]])}, "E-DATA-063", "<U1"),
     "objects": ({"x": np.array([[{}]], dtype=object)}, "E-DATA-090", "no npz of plain arrays"),
