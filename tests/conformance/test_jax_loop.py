@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,6 @@ from hypothesis import strategies as st
 from journal import Journal
 
 import nitroc as nt
-from nitroc.frontend import keys
 
 STEPS, ROWS, INPUTS, OUTPUTS, WIDTH = 10, 4, 3, 2, 5
 SEED, RATE, EPS = 7, 0.05, 1e-3
@@ -150,8 +150,7 @@ def gradient(layers: int, stateful: bool, weighted: bool, dropout: float) -> Any
     def loss(params: Tree, state: Tree, batch: Any, step: Any, micro: Any) -> Any:
         x = batch["x"]
         if dropout:
-            words = jnp.uint32([0, SEED]), jnp.stack([jnp.uint32(0), step])
-            x = dropped(x, keys.training_key(*words, micro, "forward"), dropout)
+            x = dropped(x, forward_key(step, micro), dropout)
         outputs, state = network(params, state, x)
         found = criterion(outputs, batch["y"], batch["weight"], weighted)
         total, weight = found if weighted else (found, jnp.float32(1))
@@ -162,6 +161,14 @@ def gradient(layers: int, stateful: bool, weighted: bool, dropout: float) -> Any
         *shaped, np.uint32(0), np.int32(0)
     )
     return lowered.compile()
+
+
+def forward_key(step: Any, micro: Any) -> Any:
+    """The seed's key folded with: training, the step's high and low word, micro-batch, hook."""
+    key = jax.random.key(SEED, impl="threefry2x32")
+    for word in (0, 0, step, micro, zlib.crc32(b"forward")):
+        key = jax.random.fold_in(key, jnp.uint32(word))
+    return key
 
 
 def update(rule: str, g: Any, slots: dict[str, Any], t: int) -> Any:
