@@ -14,84 +14,111 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "examples" / "digits")]
 
-import numpy as np  # noqa: E402
 from exp import Digits  # noqa: E402
 from handwritten import HandWritten  # noqa: E402
 
 import nitroc as nt  # noqa: E402
 from nitro_runtime import pjrt  # noqa: E402
-from nitro_runtime.engine import Engine  # noqa: E402
 from nitroc.building import build_files  # noqa: E402
 from nitroc.frontend.setup import prepare  # noqa: E402
 from nitroc.lowering import Target  # noqa: E402
 
 OWN = ("nitroc", "nitro_dialect", "nitro_runtime")
-STEPS_PER_EPOCH = 40
+WARM = 5
+"""Epochs at the start that are not counted."""
+
+Times = dict[str, list[float]]
 
 
-def digits(rounds: int, epochs: int) -> dict[str, float]:
+class Alternating:
+    """The train split, which runs the other sides' epochs between nitroc's own.
+
+    `begin_epoch` is asked on the training thread, once per epoch: everything from its end to its
+    next call is nitroc's epoch, with its logs and its epoch's end.
+    """
+
+    def __init__(self, source: Any, name: str, sides: dict[str, Callable[[], Any]]) -> None:
+        self.source, self.name, self.sides = source, name, sides
+        self.times: Times = defaultdict(list)
+        self.started: float | None = None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def begin_epoch(self, epoch: int, seed: int) -> Any:
+        if epoch > 0 and self.started is not None:
+            self.times[self.name].append(time.perf_counter() - self.started)
+        if epoch > 0:
+            for name, side in self.sides.items():
+                start = time.perf_counter()
+                side()
+                self.times[name].append(time.perf_counter() - start)
+        plan = self.source.begin_epoch(epoch, seed)
+        self.started = time.perf_counter() if epoch > 0 else None
+        return plan
+
+    def batch_at(self, index: int, plan: Any) -> Any:
+        return self.source.batch_at(index, plan)
+
+
+def digits(epochs: int) -> dict[str, float]:
     """Microseconds per step of each side, and the ratios of their medians."""
     experiment = Digits()
     train = experiment.build_data()["train"]
     with tempfile.TemporaryDirectory() as directory:
-        sides = _sides(experiment, train, epochs, directory)
-        for side in sides.values():
-            side()
-        times: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(rounds):
-            for name, side in sides.items():
-                times[name].append(side() / (epochs * STEPS_PER_EPOCH) * 1e6)
-    step = {name: statistics.median(values) for name, values in times.items()}
+        bare = _bare(experiment, train, directory)
+        plain = _trained(experiment, train, "nitroc", bare, epochs, directory, logger=None)
+        logged = _trained(experiment, train, "nitroc_logged", bare, epochs, directory)
+    steps = len(train)
+    step = {name: statistics.median(values[WARM:]) / steps * 1e6 for name, values in plain.items()}
+    beside = {name: statistics.median(values[WARM:]) for name, values in logged.items()}
     return {
         **{f"{name}_us": value for name, value in step.items()},
         "vs_jax": step["nitroc"] / step["jax"],
-        "vs_jax_logged": step["nitroc_logged"] / step["jax"],
         "vs_bare": step["nitroc"] / step["bare"],
+        "vs_jax_logged": beside["nitroc_logged"] / beside["jax"],
+        "build_own_share": build_own_share(experiment),
     }
 
 
-def _sides(
-    experiment: Digits, train: Any, epochs: int, directory: str
-) -> dict[str, Callable[[], float]]:
-    """Each runs `epochs` epochs from fresh values and returns the seconds of its loop."""
-
-    def trained(**options: Any) -> float:
-        nitro = nt.Nitro(
-            experiment,
-            data={"train": train},
-            max_epochs=epochs,
-            run_dir=Path(directory) / "run",
-            checkpointer=None,
-            quiet=True,
-            **options,
-        )
-        nitro.predict({"image": np.zeros((1, 64), np.float32)})
-        return _timed(nitro.train)
-
+def _trained(
+    experiment: Digits,
+    train: Any,
+    name: str,
+    bare: Callable[[], Any],
+    epochs: int,
+    directory: str,
+    **options: Any,
+) -> Times:
+    """One run of `epochs` epochs with the other sides' epochs in between."""
     hand = HandWritten(nt.Nitro(experiment).parameters, 0.05, 2e-3, 1e-3)
-    arrays = train.begin_epoch(1, 42)
+    plan = train.begin_epoch(1, 42)
 
-    def by_hand() -> float:
-        def batches() -> Any:
-            return (train.batch_at(i, arrays) for i in range(STEPS_PER_EPOCH))
+    def by_hand() -> Any:
+        return hand.epoch(train.batch_at(i, plan) for i in range(len(train)))
 
-        return _timed(lambda: [hand.epoch(batches()) for _ in range(epochs)])
+    source = Alternating(train, name, {"jax": by_hand, "bare": bare})
+    nitro = nt.Nitro(
+        experiment,
+        data={"train": source},
+        max_epochs=epochs + WARM + 1,
+        run_dir=Path(directory) / name,
+        checkpointer=None,
+        quiet=True,
+        **options,
+    )
+    nitro.train()
+    return source.times
 
-    return {
-        "jax": by_hand,
-        "nitroc": lambda: trained(logger=None),
-        "nitroc_logged": trained,
-        "bare": _bare(experiment, train, epochs, directory),
-    }
 
-
-def _bare(experiment: Digits, train: Any, epochs: int, directory: str) -> Callable[[], float]:
+def _bare(experiment: Digits, train: Any, directory: str) -> Callable[[], Any]:
     """The floor: the train executable on inputs that are already on the device."""
     nitro = nt.Nitro(
         experiment,
@@ -101,34 +128,25 @@ def _bare(experiment: Digits, train: Any, epochs: int, directory: str) -> Callab
         logger=None,
         quiet=True,
     )
-    nitro.train()
-    engine: Engine = nitro._made()
-    machine = engine._run.machine
-    program = machine.program("train_step")
+    run = nitro.train()._made()._run
+    program = run.machine.program("train_step")
     batch = train.batch_at(0, train.begin_epoch(1, 42))
-    entries = {arg.name: arg for arg in program.entry.args}
     given = {
-        name: machine.put(batch[name.removeprefix("batch.")][None, None], arg)
-        for name, arg in entries.items()
+        arg.name: run.machine.put(batch[arg.name.removeprefix("batch.")][None, None], arg)
+        for arg in program.entry.args
         if arg.role == "batch"
     }
-    given["scalars"] = machine.put_scalars(program, engine._run.scalars)
+    row = run.machine.put_scalars(program, run.scalars)
+    if row is not None:
+        given["scalars"] = row
 
-    def run() -> float:
-        def loop() -> None:
-            for _ in range(epochs * STEPS_PER_EPOCH):
-                results = machine.call(program, given)
-            pjrt.read(results[program.result("report")])
+    def epoch() -> None:
+        results: list[Any] = []
+        for _ in range(len(train)):
+            results = run.machine.call(program, given)
+        pjrt.read(results[-1])
 
-        return _timed(loop)
-
-    return run
-
-
-def _timed(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    return epoch
 
 
 def build_own_share(experiment: Digits) -> float:
@@ -158,11 +176,10 @@ def _is_own(file: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", choices=["digits"], default="digits")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--quick", action="store_true", help="fewer epochs")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rounds, epochs = (5, 25) if options.quick else (11, 100)
-    found = digits(rounds, epochs)
+    found = digits(60 if options.quick else 400)
     if options.json:
         ratios = {k: round(v, 4) for k, v in found.items() if not k.endswith("_us")}
         print(json.dumps({options.job: ratios}))

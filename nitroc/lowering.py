@@ -19,6 +19,7 @@ from nitroc import programs
 from nitroc.emit.compat import resolve_compat
 from nitroc.emit.layout import GroupLayout, plan
 from nitroc.emit.program import EmittedProgram, emit_program, stripped
+from nitroc.emit.scope import Commits
 from nitroc.frontend.device import DeviceLeaf
 from nitroc.frontend.groups import Groups
 from nitroc.frontend.hooks import is_traced
@@ -173,6 +174,7 @@ def emit(
             layouts=layouts,
             version=target.version,
             strip_locations=target.strip_locations,
+            commits=Commits.LOOP if target.platform == "cpu" else Commits.SELECT,
         )
         for name in final.programs
     }

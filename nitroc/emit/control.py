@@ -10,7 +10,7 @@ from nitro_dialect.ops import Accum, Call, Commit
 from nitro_dialect.types import TreeType, Type
 from nitroc.emit import mlir
 from nitroc.emit.mlir import Tensor
-from nitroc.emit.scope import Rule, Scope
+from nitroc.emit.scope import Commits, Rule, Scope
 
 
 def call(scope: Scope, op: Op) -> None:
@@ -62,21 +62,34 @@ def accum(scope: Scope, op: Op) -> None:
 
 
 def commit(scope: Scope, op: Op) -> None:
-    """`stablehlo.if`: measured 1.1x of no commit, where a select costs up to 6x."""
+    """A loop that runs at most once, while `ok`: what it carries is updated in place.
+
+    Measured beside no commit at all: 1.0x, with the same memory; `stablehlo.if` copies every result
+    (4x on eight leaves of a million), a select keeps old and new (3x). On accelerators, where the
+    host would have to read the condition, it is a select.
+    """
     assert isinstance(op, Commit)
     if not op.results:
         return
+    ok = scope.operand(op.ok, "i1")
+    keep = _values(op.keep)
+    kept = [x for v in keep for x in scope.flat(v)]
     kinds = [r.type for r in op.results]
-    types = [t for k in kinds for t in scope.flat_types(k)]
+    if scope.commits is Commits.SELECT:
+        made = _yielded(scope.child(), op.body_, kinds, Scope.flat)
+        chosen = [mlir.select(ok, new, old) for new, old in zip(made, kept, strict=True)]
+        scope.bind(op.results, chosen)
+        return
 
-    def then() -> list[Tensor]:
-        return _yielded(scope.child(), op.body_, kinds, Scope.flat)
+    def condition(state: Sequence[Tensor]) -> Tensor:
+        return state[0]
 
-    def otherwise() -> list[Tensor]:
+    def step(state: Sequence[Tensor]) -> list[Tensor]:
         inner = scope.child()
-        return [x for v in _values(op.keep) for x in inner.flat(v)]
+        inner.bind(keep, state[1:])
+        return [mlir.constant(False, "i1"), *_yielded(inner, op.body_, kinds, Scope.flat)]
 
-    scope.bind(op.results, mlir.if_(scope.operand(op.ok, "i1"), then, otherwise, types))
+    scope.bind(op.results, mlir.while_([ok, *kept], condition, step)[1:])
 
 
 def _yielded(

@@ -2,7 +2,7 @@
 """A typed face for MLIR: types, one builder function per StableHLO op in use, modules, artifacts.
 
 The builder functions put their op at the current insertion point; `ModuleBuilder.main` and the
-region-taking functions (`reduce if_ while_`) set it. dtypes are spelled as in the IR: `f32`, `i1`.
+region-taking functions (`reduce while_`) set it. dtypes are spelled as in the IR: `f32`, `i1`.
 """
 
 from __future__ import annotations
@@ -179,20 +179,6 @@ def reduce(x: Tensor, how: str, initial: bool | float) -> Tensor:
     with ir.InsertionPoint(block):
         hlo.return_([binary(how, *block.arguments)])
     return op.results[0]
-
-
-def if_(
-    condition: Tensor,
-    then: Callable[[], Sequence[Tensor]],
-    otherwise: Callable[[], Sequence[Tensor]],
-    types: Sequence[tuple[str, Sequence[int]]],
-) -> list[Tensor]:
-    """One branch runs; `types` are (dtype, shape) of what both return."""
-    op = hlo.IfOp([tensor_type(*t) for t in types], condition)
-    for part, branch in ((op.true_branch, then), (op.false_branch, otherwise)):
-        with ir.InsertionPoint(part.blocks.append()):
-            hlo.return_(list(branch()))
-    return list(op.results)
 
 
 def while_(

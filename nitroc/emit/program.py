@@ -12,7 +12,7 @@ from nitroc.emit.interface import Interface, Results, bind_arguments, collect, i
 from nitroc.emit.layout import GroupLayout
 from nitroc.emit.linking import link
 from nitroc.emit.lookup import nearest
-from nitroc.emit.scope import Scope
+from nitroc.emit.scope import Commits, Scope
 from nitroc.errors import BuildError
 
 RULES = {**scalar.RULES, **tree.RULES, **control.RULES}
@@ -45,17 +45,18 @@ def emit_program(
     layouts: Mapping[str, GroupLayout],
     version: str,
     strip_locations: bool = False,
+    commits: Commits = Commits.LOOP,
 ) -> EmittedProgram:
     """Emits one program of a module that `expand` has been through.
 
     functions: digest -> serialised imported function. layouts: by group. version: of StableHLO
-    (`compat.resolve_compat`). BuildError 20: not expressible in that version; 22: a function that
-    does not fit; 23: a named op is left; 24: a scalar of another dtype; 26: no such program.
-    The same input gives the same bytes.
+    (`compat.resolve_compat`). commits: the form of a commit. The same input gives the same bytes.
+    BuildError 20: not expressible in that version; 22: a function that does not fit; 23: a named op
+    is left; 24: a scalar of another dtype; 26: no such program.
     """
     program = _program(module, program_name)
     builder = mlir.ModuleBuilder(program_name)
-    scope = Scope(module, layouts, RULES)
+    scope = Scope(module, layouts, RULES, commits=commits)
     link(builder, scope, program, functions)
     face = interface(scope, program)
     donate = _donations(face)

@@ -7,6 +7,7 @@ a region is known there only, so that nothing outside reads a value that does no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from itertools import islice
 
 from nitro_dialect.ir import Literal, Module, Region, Value
@@ -26,6 +27,13 @@ ENDS = ("yield", "assign", "report", "output")
 Rule = Callable[["Scope", Op], None]
 
 
+class Commits(Enum):
+    """How a commit is emitted."""
+
+    LOOP = "a loop that runs at most once"
+    SELECT = "a select between the old value and the new one"
+
+
 class Scope:
     """Values of one region and, through `parent`, of those around it."""
 
@@ -35,17 +43,19 @@ class Scope:
         layouts: Mapping[str, GroupLayout],
         rules: Mapping[str, Rule],
         parent: Scope | None = None,
+        commits: Commits = Commits.LOOP,
     ) -> None:
         self.module = module
         self.layouts = layouts
         self.rules = rules
         self.parent = parent
+        self.commits = commits
         self._tensors: dict[Value, Tensor] = {}
         self._buffers: dict[Value, list[Tensor]] = {}
         self._leaves: dict[Value, list[Tensor]] = {}
 
     def child(self) -> Scope:
-        return Scope(self.module, self.layouts, self.rules, self)
+        return Scope(self.module, self.layouts, self.rules, self, self.commits)
 
     def run(self, region: Region) -> list[Op]:
         """Emits the region's ops; returns those of `ENDS`, which are the caller's to use."""

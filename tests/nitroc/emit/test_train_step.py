@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from emission import Case, Imported, Values, assert_close, assert_same, emit_case, import_function
 
+from nitroc.emit.scope import Commits
+
 BATCH, INPUTS, WIDTH, CLASSES = 8, 5, 7, 3
 SHAPES = {
     "dense_0.bias": (WIDTH,),
@@ -256,10 +258,12 @@ def expected(v: Values, *, clip: float, decay: bool) -> Values:
 
 
 @functools.cache
-def step(mode: str = "auto", dtype: str = "f32", **options: Any) -> Case:
+def step(
+    mode: str = "auto", dtype: str = "f32", commits: Commits = Commits.LOOP, **options: Any
+) -> Case:
     function = imported({"f32": "float32", "bf16": "bfloat16"}[dtype])
     text = step_text(function.digest, dtype=dtype, **options)
-    return emit_case(text, [function], mode=mode)
+    return emit_case(text, [function], mode=mode, commits=commits)
 
 
 STATE = ("p", "mu", "nu", "t", "attempt", "halted", "s")
@@ -302,10 +306,13 @@ def test_bf16_parameters_move_through_f32_masters(mode: str) -> None:
         assert_same(run["p"][k], run["master"][k].astype(ml_dtypes.bfloat16))
 
 
+@pytest.mark.parametrize("commits", Commits)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("bad", ["nan batch", "halted"])
-def test_a_refused_step_changes_nothing_but_the_attempt(mode: str, bad: str) -> None:
-    case, v = step(mode, accum=3, clip=0.1, decay=True), given(3)
+def test_a_refused_step_changes_nothing_but_the_attempt(
+    mode: str, bad: str, commits: Commits
+) -> None:
+    case, v = step(mode, commits=commits, accum=3, clip=0.1, decay=True), given(3)
     if bad == "halted":
         v["halted"] = True
     else:
@@ -318,6 +325,13 @@ def test_a_refused_step_changes_nothing_but_the_attempt(mode: str, bad: str) -> 
         for name in ("p", "mu", "nu", "s"):
             assert_same(made[name], {k: np.asarray(x) for k, x in v[name].items()})
         assert made["t"] == v["t"]
+
+
+def test_both_forms_of_a_commit_compute_the_step() -> None:
+    v = given(3)
+    loop, select = (step(commits=c, accum=3, clip=0.1, decay=True).run(v) for c in Commits)
+    assert select["report"]["committed"]
+    assert_close(select, loop)
 
 
 def test_stateful_buffers_are_donated() -> None:
@@ -373,11 +387,11 @@ def test_the_interface_is_explained_one_by_one() -> None:
     assert "mhlo.num_partitions = 1" in emitted.text
 
 
-def test_the_commit_is_an_if_and_accumulation_a_loop() -> None:
+def test_the_commit_is_a_loop_that_runs_once_and_accumulation_one_more() -> None:
     text = step(accum=3, clip=0.1, decay=True).emitted.text
-    assert text.count("stablehlo.if") == 1
-    assert text.count("stablehlo.while") == 1
-    assert "stablehlo.while" not in step(accum=1, clip=0.1, decay=True).emitted.text
+    assert "stablehlo.if" not in text
+    assert text.count("stablehlo.while") == 2
+    assert step(accum=1, clip=0.1, decay=True).emitted.text.count("stablehlo.while") == 1
 
 
 def test_sums_are_f32_in_the_program_of_bf16_leaves() -> None:
