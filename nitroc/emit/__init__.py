@@ -1,7 +1,7 @@
 """Emission: a module of core ops becomes StableHLO, program by program.
 
 Reading order: `layout` (how leaves lie in buffers), `mlir` (a face for MLIR), `scope` (what a value
-is meanwhile), the rules `scalar tree control`, then `linking`, `interface` and `program`.
+is meanwhile), the rules `scalar tree control commit`, then `linking`, `interface` and `program`.
 """
 
 from nitroc.emit.compat import resolve_compat

@@ -1,4 +1,4 @@
-"""Calls of imported functions, the loop over micro-batches, the commit."""
+"""Calls of imported functions, and the loop over micro-batches."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from nitro_dialect.ir import Literal, Region, Value
 from nitro_dialect.op import Op
-from nitro_dialect.ops import Accum, Call, Commit
+from nitro_dialect.ops import Accum, Call
 from nitro_dialect.types import TreeType, Type
 from nitroc.emit import mlir
 from nitroc.emit.mlir import Tensor
-from nitroc.emit.scope import Commits, Rule, Scope
+from nitroc.emit.scope import Rule, Scope
 
 
 def call(scope: Scope, op: Op) -> None:
@@ -38,8 +38,8 @@ def accum(scope: Scope, op: Op) -> None:
     summed = op.results[: len(op.results) - len(op.carry)]
     sums = [t for r in summed for t in scope.leaf_types(r.type)]
     zeros = [mlir.constant(0.0, dtype, shape) for dtype, shape in sums]
-    carried = [x for v in _values(op.carry) for x in scope.flat_leaves(v)]
-    over = [scope.tensor(v) for v in _values(op.over)]
+    carried = [x for v in values(op.carry) for x in scope.flat_leaves(v)]
+    over = [scope.tensor(v) for v in values(op.over)]
     _unpack_before(scope, op.body_)
 
     def condition(state: Sequence[Tensor]) -> Tensor:
@@ -50,7 +50,7 @@ def accum(scope: Scope, op: Op) -> None:
         inner = scope.child()
         entries = [mlir.entry(x, index) for x in over]
         inner.bind_leaves(op.body_.params, [index, *entries, *rest])
-        made = _yielded(inner, op.body_, [r.type for r in op.results], Scope.flat_leaves)
+        made = yielded(inner, op.body_, [r.type for r in op.results], Scope.flat_leaves)
         added = [
             mlir.binary("add", total, mlir.convert(x, "f32"))
             for total, x in zip(totals, made, strict=False)
@@ -61,38 +61,7 @@ def accum(scope: Scope, op: Op) -> None:
     scope.bind_leaves(op.results, results[1:])
 
 
-def commit(scope: Scope, op: Op) -> None:
-    """A loop that runs at most once, while `ok`: what it carries is updated in place.
-
-    Measured beside no commit at all: 1.0x, with the same memory; `stablehlo.if` copies every result
-    (4x on eight leaves of a million), a select keeps old and new (3x). On accelerators, where the
-    host would have to read the condition, it is a select.
-    """
-    assert isinstance(op, Commit)
-    if not op.results:
-        return
-    ok = scope.operand(op.ok, "i1")
-    keep = _values(op.keep)
-    kept = [x for v in keep for x in scope.flat(v)]
-    kinds = [r.type for r in op.results]
-    if scope.commits is Commits.SELECT:
-        made = _yielded(scope.child(), op.body_, kinds, Scope.flat)
-        chosen = [mlir.select(ok, new, old) for new, old in zip(made, kept, strict=True)]
-        scope.bind(op.results, chosen)
-        return
-
-    def condition(state: Sequence[Tensor]) -> Tensor:
-        return state[0]
-
-    def step(state: Sequence[Tensor]) -> list[Tensor]:
-        inner = scope.child()
-        inner.bind(keep, state[1:])
-        return [mlir.constant(False, "i1"), *_yielded(inner, op.body_, kinds, Scope.flat)]
-
-    scope.bind(op.results, mlir.while_([ok, *kept], condition, step)[1:])
-
-
-def _yielded(
+def yielded(
     scope: Scope,
     body: Region,
     kinds: Sequence[Type],
@@ -110,7 +79,7 @@ def _yielded(
     return made
 
 
-def _values(operands: list[Value | Literal]) -> list[Value]:
+def values(operands: list[Value | Literal]) -> list[Value]:
     return [v for v in operands if isinstance(v, Value)]
 
 
@@ -127,4 +96,4 @@ def _read_by_calls(body: Region) -> Iterator[Value]:
             yield from op.inputs()
 
 
-RULES: dict[str, Rule] = {"call": call, "accum": accum, "commit": commit}
+RULES: dict[str, Rule] = {"call": call, "accum": accum}

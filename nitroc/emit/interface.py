@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from nitro_dialect.ir import STATEFUL, Input, Program, Value
 from nitro_dialect.op import Op
@@ -116,7 +117,8 @@ def bind_arguments(scope: Scope, program: Program, face: Interface, tensors: lis
     by_input: dict[Value, list[Tensor]] = {}
     for entry, owner, tensor in zip(face.args, face.owners, tensors, strict=True):
         if entry.role == "scalars":
-            _bind_scalars(scope, program, face.scalars, tensor)
+            scope.scalars = partial(_bind_scalars, program, face.scalars, tensor)
+            scope.unpack_scalars()
         elif owner is not None:
             step = entry.role == "batch" and face.capacity
             by_input.setdefault(owner.value, []).append(mlir.entry(tensor, 0) if step else tensor)
@@ -126,7 +128,7 @@ def bind_arguments(scope: Scope, program: Program, face: Interface, tensors: lis
 
 
 def _bind_scalars(
-    scope: Scope, program: Program, entries: tuple[ScalarEntry, ...], packed: Tensor
+    program: Program, entries: tuple[ScalarEntry, ...], packed: Tensor, scope: Scope
 ) -> None:
     """i32 and i1 leave the float domain at once: their words may look like NaN."""
     flat = mlir.reshape(packed, (len(entries),))

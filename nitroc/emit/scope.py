@@ -50,12 +50,21 @@ class Scope:
         self.rules = rules
         self.parent = parent
         self.commits = commits
+        self.scalars: Callable[[Scope], None] | None = None
         self._tensors: dict[Value, Tensor] = {}
         self._buffers: dict[Value, list[Tensor]] = {}
         self._leaves: dict[Value, list[Tensor]] = {}
 
     def child(self) -> Scope:
         return Scope(self.module, self.layouts, self.rules, self, self.commits)
+
+    def unpack_scalars(self) -> None:
+        """Makes the packed argument's scalars anew here: a loop then reads one value, not each."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        if root.scalars is not None:
+            root.scalars(self)
 
     def run(self, region: Region) -> list[Op]:
         """Emits the region's ops; returns those of `ENDS`, which are the caller's to use."""

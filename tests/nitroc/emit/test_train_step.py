@@ -387,11 +387,13 @@ def test_the_interface_is_explained_one_by_one() -> None:
     assert "mhlo.num_partitions = 1" in emitted.text
 
 
-def test_the_commit_is_a_loop_that_runs_once_and_accumulation_one_more() -> None:
+def test_the_commit_is_a_loop_for_scalars_and_one_for_trees_and_accumulation_one_more() -> None:
     text = step(accum=3, clip=0.1, decay=True).emitted.text
     assert "stablehlo.if" not in text
-    assert text.count("stablehlo.while") == 2
-    assert step(accum=1, clip=0.1, decay=True).emitted.text.count("stablehlo.while") == 1
+    assert text.count("stablehlo.while") == 3
+    assert step(accum=1, clip=0.1, decay=True).emitted.text.count("stablehlo.while") == 2
+    select = step(accum=1, clip=0.1, decay=True, commits=Commits.SELECT).emitted.text
+    assert "stablehlo.while" not in select
 
 
 def test_sums_are_f32_in_the_program_of_bf16_leaves() -> None:
