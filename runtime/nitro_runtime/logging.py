@@ -191,6 +191,8 @@ class Loggers:
         partial: bool = False,
     ) -> None:
         """Finite values only; the names of the others beside them."""
+        if not self.all:
+            return
         finite, nonfinite = split_finite(values)
         self._call(
             "log_metrics",

@@ -133,14 +133,15 @@ class Loop:
 
     def _step(self, epoch: int, fields: dict[str, DeviceArray]) -> None:
         run = self._run
+        # As late as can be: the report of the dispatch before the last one is then long there.
+        while len(self._flights) >= IN_FLIGHT:
+            self._settle(self._flights.popleft())
         step = self._dispatched + 1
         if run.scalars.schedules:
             for warning in run.scalars.advance(step):
                 run.say(warning)
         self._flights.append(self._program.dispatch(step, epoch, fields))
         self._dispatched = step
-        while len(self._flights) >= IN_FLIGHT:
-            self._settle(self._flights.popleft())
 
     def _drain(self) -> None:
         while self._flights:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class TrainStager:
             None,
             len(unwrap(source)),
         )
+        self._place = {a.name: (field_of(a), pjrt.Placer(a, machine.device)) for a in self._args}
         self._exact = [(field_of(a), np_dtype(a.dtype), a.shape[2:]) for a in self._args]
         self._waiting: list[dict[str, np.ndarray]] = []
         self._index = 0
@@ -51,13 +53,8 @@ class TrainStager:
         if len(self._waiting) < self._accum:
             return None
         micro, self._waiting = self._waiting, []
-        fields = {
-            name: micro[0][name][None, None]
-            if len(micro) == 1
-            else np.stack([part[name] for part in micro])[None]
-            for name in micro[0]
-        }
-        return self._machine.put_fields(self._args, fields)
+        fields = micro[0] if len(micro) == 1 else _stacked(micro)
+        return {name: place(fields[field]) for name, (field, place) in self._place.items()}
 
     def _as_given(self, batch: Batch) -> dict[str, np.ndarray] | None:
         """The fields of a batch that is already what the program takes: most are."""
@@ -83,6 +80,10 @@ class TrainStager:
         )
 
 
+def _stacked(micro: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.stack([part[name] for part in micro]) for name in micro[0]}
+
+
 @dataclass(slots=True)
 class Flight:
     """A dispatch whose report has not been read: its step, its inputs, what was scheduled."""
@@ -97,8 +98,7 @@ class Flight:
 
     def drop(self) -> None:
         """Gives the inputs back."""
-        for array in self.fields.values():
-            pjrt.delete(array)
+        self.fields.clear()  # nothing else holds them
 
 
 class TrainProgram:
@@ -114,6 +114,7 @@ class TrainProgram:
         report = program.result("report")
         assert report is not None, "a train program reports"
         self._report = report
+        self._gather = itemgetter(*program.names)
         self._far = machine.device.platform != "cpu"
         self.accum = program.entry.dims.get("accum", 1)
         self.read_report = ReportReader(program.entry.report)
@@ -124,7 +125,10 @@ class TrainProgram:
         cells = machine.cells
         if self._row is not None:
             cells[self._row.name] = self._scalar_row()
-        results = program.run([fields[n] if n in fields else cells[n] for n in program.names])
+        cells.update(fields)
+        results = program.run(self._gather(cells))
+        for name in fields:
+            del cells[name]
         for name, index in program.donated:
             cells[name] = results[index]
         report = results[self._report]

@@ -10,12 +10,12 @@ from nitro_runtime.data.ahead import Ahead
 from nitro_runtime.data.prefetch import depth_of, pace_of, unwrap
 from nitro_runtime.data.source import (
     Batch,
-    batch_at,
     batches,
     begin,
     check_batch,
     check_source,
     close,
+    indexed,
     is_addressable,
 )
 from nitro_runtime.errors import DataError
@@ -86,40 +86,41 @@ def open_epoch(
 
     def prepare_one(item: tuple[int, Batch]) -> T:
         index, batch = item
-        with _Located(split, index):
+        try:
             return prepare(batch)
+        except Exception as error:
+            _locate(error, split, index)
+            raise
 
     if bound == 0:
         return _Direct(read, prepare_one)
     return Ahead(read, prepare_one, bound, pace_of(source), poll)
 
 
-class _Located:
-    """Notes split and batch index on what is raised inside.
+def _locate(error: Exception, split: str, index: int) -> None:
+    """Notes split and batch index on what was raised.
 
     A StopIteration that escapes user code would end the epoch early: it becomes a RuntimeError,
     as Python makes it inside generators.
     """
-
-    def __init__(self, split: str, index: int) -> None:
-        self._where = f"in split {split!r}, batch {index}"
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: Any, error: BaseException | None, _traceback: Any) -> None:
-        if isinstance(error, StopIteration):
-            raise RuntimeError(f"StopIteration {self._where}") from error
-        if isinstance(error, Exception) and self._where not in getattr(error, "__notes__", ()):
-            error.add_note(self._where)
+    where = f"in split {split!r}, batch {index}"
+    if isinstance(error, StopIteration):
+        raise RuntimeError(f"StopIteration {where}") from error
+    if where not in getattr(error, "__notes__", ()):
+        error.add_note(where)
 
 
 def _read(
     source: Any, plan: Any, count: int, start: int, split: str
 ) -> Generator[tuple[int, Batch], None, None]:
     if is_addressable(source):
+        ask = indexed(source, plan)
         for index in range(start, count):
-            with _Located(split, index):
-                batch = check_batch(batch_at(source, index, plan), split, index)
+            try:
+                batch = check_batch(ask(index), split, index)
+            except Exception as error:
+                _locate(error, split, index)
+                raise
             yield index, batch
         return
     iterator = iter(source)
@@ -134,14 +135,18 @@ def _iterate(
 ) -> Generator[tuple[int, Batch], None, None]:
     index = 0
     while True:
-        with _Located(split, index):
+        try:
             batch = next(iterator, _END)
             _check_count(index, count, split, ended=batch is _END)
+            checked = (
+                check_batch(batch, split, index) if index >= start and batch is not _END else None
+            )
+        except Exception as error:
+            _locate(error, split, index)
+            raise
         if batch is _END:
             return
-        if index >= start:
-            with _Located(split, index):
-                checked = check_batch(batch, split, index)
+        if checked is not None:
             yield index, checked
         index += 1
 

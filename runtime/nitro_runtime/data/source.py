@@ -10,7 +10,7 @@ through to host hooks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -84,9 +84,16 @@ def begin(source: Any, epoch: int, seed: int) -> Any:
     return None
 
 
+def indexed(source: Any, plan: Any) -> Callable[[int], Any]:
+    """How batch `i` of an addressable source is had under `plan`."""
+    if not isinstance(source, Addressable):
+        return source.__getitem__
+    return lambda i: source.batch_at(i, plan)
+
+
 def batch_at(source: Any, i: int, plan: Any) -> Any:
     """Batch `i` of an addressable source."""
-    return source.batch_at(i, plan) if isinstance(source, Addressable) else source[i]
+    return indexed(source, plan)(i)
 
 
 def order(source: Any) -> Order:
@@ -162,6 +169,9 @@ def batches(source: Any, split: str) -> int:
         ) from error
 
 
+_STR = frozenset({str})
+
+
 def check_batch(batch: Any, split: str, index: int) -> Batch:
     """`batch`, if it is a mapping by field names; raises E-DATA-036 or, for None, E-DATA-037."""
     where = f"split {split!r}, batch {index}"
@@ -169,6 +179,8 @@ def check_batch(batch: Any, split: str, index: int) -> Batch:
         raise DataError(
             37, "the source returned None for a batch", where=where, help="return every batch once"
         )
+    if type(batch) is dict and _STR.issuperset(map(type, batch)):  # quick, and what most are
+        return cast(Batch, batch)
     if not isinstance(batch, Mapping) or not all(isinstance(name, str) for name in batch):
         raise DataError(
             36,

@@ -155,7 +155,7 @@ def test_quick_batches_are_made_by_the_consumer_and_slow_ones_by_the_thread_agai
     source = data.Prefetch(batches(60))
     assert values(source, prepare=prepare) == list(range(60))
     quick = [name == "MainThread" for name in makers]
-    assert quick == [False] * 3 + [True] * 30 + [False] * 27
+    assert quick == [False] * 5 + [True] * 30 + [False] * 25
     assert gone()
 
 
