@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, TypeVar, overload
 
 from nitro_dialect.ir import Attr, Literal, Module, Operand, Region, Value
@@ -146,10 +147,7 @@ class Op:
     @classmethod
     def schema(cls, *kinds: type[Descriptor]) -> list[Any]:
         """Descriptors of `kinds` (all by default) in the order they are written."""
-        found: list[Descriptor] = []
-        for base in reversed(cls.__mro__):
-            found += [d for d in vars(base).values() if isinstance(d, kinds or Descriptor)]
-        return found
+        return list(_schema(cls, kinds or (Descriptor,)))
 
     def inputs(self) -> list[Value]:
         """Values this op reads directly, not those its region captures."""
@@ -158,6 +156,13 @@ class Op:
 
     def check(self, context: Context) -> None:
         """The numbered constraints of the class docstring, through `context.require`."""
+
+
+@cache
+def _schema(cls: type[Op], kinds: tuple[type[Descriptor], ...]) -> tuple[Descriptor, ...]:
+    """A class never changes its descriptors, and every check of every pass asks for them."""
+    declared = (d for base in reversed(cls.__mro__) for d in vars(base).values())
+    return tuple(d for d in declared if isinstance(d, kinds))
 
 
 @dataclass
