@@ -12,14 +12,17 @@ import jax.tree_util as jtu
 
 from nitro_dialect.ir import Group, Leaf
 from nitro_runtime.dtypes import ir_dtype, spell
-from nitro_runtime.metrics import Concat, Max, Min
+from nitro_runtime.metrics import LINE_KEYS, Concat, Max, Min
 from nitro_runtime.trees import TreeSpec, encode_path, flatten
 from nitroc.errors import HookError
 from nitroc.frontend.groups import Groups, path_keys
 from nitroc.frontend.hookcalls import described
 
 _METRIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-/]*")
-_RESERVED = ("loss", "val_loss", "grad_norm", "committed", "weight", "halted", "first_bad")
+_RESERVED = LINE_KEYS | {
+    *("val_loss", "grad_norm", "learning_rate", "skipped"),
+    *("committed", "weight", "halted", "first_bad"),
+}
 
 
 def prepared(result: Any, where: str) -> dict[str, Any]:

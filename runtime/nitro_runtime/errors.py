@@ -708,6 +708,11 @@ declare(
             "Host-resident `metrics` returned a device array, which would stall the device.",
             "Compute host metrics with numpy.",
         ),
+        69: (
+            "a metric with a reserved name",
+            "Lines of the log and rows of the history have keys of this name.",
+            "Give the metric another name.",
+        ),
     },
 )
 

@@ -6,24 +6,21 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from nitro_runtime import pjrt
 from nitro_runtime.data import open_epoch
-from nitro_runtime.data.prefetch import unwrap
-from nitro_runtime.data.schema import FieldSpec, Schema, conform, row_count
 from nitro_runtime.data.source import Batch
-from nitro_runtime.data.source import rows as rows_of
 from nitro_runtime.errors import DataError
 from nitro_runtime.host import HostHooks
-from nitro_runtime.machine import Machine, Program, batch_args, field_of
-from nitro_runtime.manifest import ArgEntry
-from nitro_runtime.metrics import Accumulator
+from nitro_runtime.machine import Machine, Program
+from nitro_runtime.metrics import LINE_KEYS, Accumulator
 from nitro_runtime.pjrt import DeviceArray
 from nitro_runtime.report_words import ReportReader
 from nitro_runtime.scalars import Scalars
+from nitro_runtime.staging import EvalStager, Staged, lacking
 from nitro_runtime.trees import TreeSpec, unflatten
 from nitro_runtime.widths import Plan, Widths
 
@@ -33,20 +30,32 @@ def split_number(split: str) -> int:
     return zlib.crc32(split.encode()) & 0x7FFFFFFF
 
 
-def fill(array: np.ndarray, width: int) -> np.ndarray:
-    """`array` with its last row repeated up to `width` rows."""
-    if len(array) == width:
-        return array
-    return np.concatenate([array, np.repeat(array[-1:], width - len(array), axis=0)])
+@dataclass
+class Reduced:
+    """What a reduce program was asked for; reading it waits for the device."""
+
+    program: Program
+    results: list[DeviceArray]
+
+    def add_to(self, totals: Accumulator) -> None:
+        """Adds the sums, counts and rows to those of the pass."""
+        report = self.program.result("report")
+        if report is not None:
+            words = pjrt.read(self.results[report])
+            totals.add_words(ReportReader(self.program.entry.report)(words))
+        for entry, array in zip(self.program.entry.results, self.results, strict=True):
+            if entry.role == "outputs":
+                name = entry.name.removeprefix("outputs.").removeprefix("metric.")
+                totals.add_rows(name.removesuffix(".concat"), pjrt.read(array))
 
 
 @dataclass
-class Staged:
-    """A batch on its way: how it runs, its fields on the device, and as the source gave it."""
+class Totals:
+    """The metrics of a pass: those of reduce programs and those of the host's hook."""
 
-    plan: Plan
-    fields: dict[str, DeviceArray]
-    batch: Batch
+    split: str
+    device: Accumulator
+    host: Accumulator
 
 
 class Evaluator:
@@ -70,96 +79,88 @@ class Evaluator:
         source: Any,
         *,
         seed: int,
-        limit: int | None = None,
         poll: Callable[[], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> dict[str, Any]:
-        """The metrics of one pass over `source` (its first `limit` batches); see `reduced`."""
-        stager = _Stager(self._machine, self._widths, split, source)
-        device, host = Accumulator(), Accumulator()
-        constants = self._constants(split)
+        """The metrics of one pass over `source`.
+
+        E-DATA-067 or -069 for what the host's hooks return.
+        """
+        totals = self._pass(split, source, seed, None, poll, progress)
+        values, empty = _reduced(totals)
+        for name in empty:
+            self._say(f"{split}: {name}: no data")
+        return self._finalized(values, split)
+
+    def emitted(self, split: str, source: Any, seed: int) -> list[str]:
+        """The names of all metrics of `split`: its first batch is run, and dropped."""
+        values, empty = _reduced(self._pass(split, source, seed, 1))
+        return list(dict.fromkeys([*self._finalized(values, split), *empty]))
+
+    def _pass(
+        self,
+        split: str,
+        source: Any,
+        seed: int,
+        limit: int | None,
+        poll: Callable[[], None] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Totals:
+        """Runs all batches, or the first `limit`; each reduce is read one batch late."""
+        stager = EvalStager(self._machine, self._widths, split, source)
+        totals = Totals(split, Accumulator(split), Accumulator(split))
+        pending: Reduced | None = None
         with open_epoch(source, 0, seed, prepare=stager.stage, split=split, poll=poll) as batches:
             for index, staged in enumerate(batches):
                 if limit is not None and index >= limit:
                     break
                 if poll is not None:
                     poll()
-                self._batch(staged, index, constants, (device, host), split)
+                if index == 0 and staged.lacking:
+                    names = ", ".join(staged.lacking)
+                    self._say(f"{split}: no val_loss, its batches have no {names}")
+                before, pending = pending, self._batch(staged, index, totals)
+                if before is not None:
+                    before.add_to(totals.device)
                 if progress is not None:
                     progress(index + 1)
-        return self._finish(device, host, split)
+        if pending is not None:
+            pending.add_to(totals.device)
+        return totals
 
-    def _constants(self, split: str) -> dict[str, np.ndarray]:
-        return {"split": np.array(split_number(split), np.int32)}
-
-    def _batch(
-        self,
-        staged: Staged,
-        index: int,
-        constants: Mapping[str, np.ndarray],
-        totals: tuple[Accumulator, Accumulator],
-        split: str,
-    ) -> None:
+    def _batch(self, staged: Staged, index: int, totals: Totals) -> Reduced | None:
         machine, plan = self._machine, staged.plan
+        context = context_of(totals.split, index)
         forward = machine.program(plan.forward)
-        given = dict(staged.fields)
-        given.update(self._small(forward, index, constants))
-        results = machine.call(forward, given)
-        outputs = _outputs(forward, results)
-        if machine.has(plan.reduce):
-            self._reduce(plan, outputs, staged, self._context(index, constants), totals[0])
-        elif self.reduces(plan.width):
-            raise self._no_reduce(plan, split)
+        given = {**staged.fields, **place_context(machine, forward, self._scalars, context)}
+        outputs = _outputs(forward, machine.call(forward, given))
+        reduced = None
+        if not staged.lacking and machine.has(plan.reduce):
+            reduced = self._reduce(plan, {**staged.fields, **outputs}, context)
+        elif not staged.lacking and self.reduces(plan.width):
+            raise self._no_reduce(plan, totals.split)
         if self._host.metric_fields is not None:
-            self._host_metrics(plan, outputs, staged.batch, totals[1], split)
+            self._host_metrics(plan, outputs, staged.batch, totals.host)
         for array in (*staged.fields.values(), *outputs.values()):
             pjrt.delete(array)
-
-    def _context(self, index: int, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {**constants, "index": np.array(index, np.int32)}
-
-    def _small(
-        self, program: Program, index: int, constants: Mapping[str, np.ndarray]
-    ) -> dict[str, DeviceArray]:
-        """Scalars, split and batch index, placed for one call."""
-        return place_context(self._machine, program, self._scalars, self._context(index, constants))
+        return reduced
 
     def _reduce(
-        self,
-        plan: Plan,
-        outputs: Mapping[str, DeviceArray],
-        staged: Staged,
-        context: Mapping[str, np.ndarray],
-        totals: Accumulator,
-    ) -> None:
+        self, plan: Plan, given: dict[str, DeviceArray], context: Mapping[str, np.ndarray]
+    ) -> Reduced:
         machine = self._machine
         program = machine.program(plan.reduce)
-        given = {**staged.fields, **outputs}
         given.update(place_context(machine, program, self._scalars, context))
-        results = machine.call(program, given)
-        report = program.result("report")
-        if report is not None:
-            totals.add_words(ReportReader(program.entry.report)(pjrt.read(results[report])))
-        for entry, array in zip(program.entry.results, results, strict=True):
-            if entry.role == "outputs":
-                name = entry.name.removeprefix("outputs.").removeprefix("metric.")
-                totals.add_rows(name.removesuffix(".concat"), pjrt.read(array))
+        return Reduced(program, machine.call(program, given))
 
     def _host_metrics(
-        self,
-        plan: Plan,
-        outputs: Mapping[str, DeviceArray],
-        batch: Batch,
-        totals: Accumulator,
-        split: str,
+        self, plan: Plan, outputs: Mapping[str, DeviceArray], batch: Batch, totals: Accumulator
     ) -> None:
         leaves = {
             name.removeprefix("outputs."): pjrt.read(array)[: plan.rows]
             for name, array in outputs.items()
         }
-        values = self._host.metrics(unflatten(self._spec, leaves), batch)
-        if values is not None:
-            totals.add_host(values, split)
+        totals.add_host(self._host.metrics(unflatten(self._spec, leaves), batch))
 
     def reduces(self, width: int) -> bool:
         """Whether the bundle evaluates the loss at this width at all."""
@@ -183,14 +184,27 @@ class Evaluator:
             step_found=True,
         )
 
-    def _finish(self, device: Accumulator, host: Accumulator, split: str) -> dict[str, Any]:
-        values, empty = device.reduced()
-        own, own_empty = host.reduced()
-        if "val_loss" in own or "val_loss" in own_empty:
-            values.pop("val_loss", None)
-        for name in [*empty, *own_empty]:
-            self._say(f"{split}: {name}: no data")
-        return dict(self._host.finalize_metrics({**values, **own}, split))
+    def _finalized(self, values: dict[str, Any], split: str) -> dict[str, Any]:
+        found: Any = self._host.finalize_metrics(values, split)
+        if not isinstance(found, Mapping):
+            raise DataError(
+                67,
+                f"`finalize_metrics` returned a {type(found).__name__} for split {split}, "
+                "expected a dict of values by name",
+                where="finalize_metrics",
+                help="end with `return acc`, or with a dict of your own",
+                step_found=True,
+            )
+        metrics = {str(name): value for name, value in cast("Mapping[str, Any]", found).items()}
+        taken = sorted(LINE_KEYS.intersection(metrics))
+        if taken:
+            raise DataError(
+                69,
+                f"split {split} has a metric {taken[0]!r}, a name of the log's own",
+                where="metrics",
+                step_found=True,
+            )
+        return metrics
 
     # ------------------------------------------------------------------- before the first step
 
@@ -199,65 +213,27 @@ class Evaluator:
         width = self._widths.of_split(split)
         if width is None:
             return []
+        lacks = lacking(self._machine.manifest, split, width)
         names: list[str] = []
         for rows in sorted({width, *known_rows}, reverse=True):
             with suppress(DataError):  # a row count with no program is refused by its batch
                 plan = self._widths.plan(rows, width)
-                names += [n for n in (plan.forward, plan.reduce) if self._machine.has(n)]
+                needed = (plan.forward,) if lacks else (plan.forward, plan.reduce)
+                names += [name for name in needed if self._machine.has(name)]
         return list(dict.fromkeys(names))
 
     def device_metrics(self, split: str) -> list[str]:
         """The metrics that need no host hook: those of the split's reduce program."""
         width = self._widths.of_split(split)
         names: dict[str, None] = {}
+        if width is None or lacking(self._machine.manifest, split, width):
+            return []
         for program in self._machine.manifest.programs.values():
             if program.role == "reduce" and program.dims.get("width") == width:
                 for word in program.report:
                     name = word.name.rpartition(".")[0]
                     names["val_loss" if name == "loss" else name.removeprefix("metric.")] = None
         return list(names)
-
-
-class _Stager:
-    """Makes a source's batches ready on the device; runs on the reading thread."""
-
-    def __init__(self, machine: Machine, widths: Widths, split: str, source: Any) -> None:
-        self._machine = machine
-        self._widths = widths
-        self._split = split
-        self._width = widths.of_split(split)
-        self._batches = len(unwrap(source))
-        self._index = 0
-
-    def stage(self, batch: Batch) -> Staged:
-        rows = rows_of(batch, self._split, self._index)
-        width = self._width = self._width or self._widths_for(rows)
-        args = self._args(width)
-        schema = Schema(
-            {field_of(a): FieldSpec(a.dtype, a.shape[1:], a.dtype) for a in args},
-            width,
-            None,
-            self._batches,
-        )
-        arrays = conform(batch, schema, self._split, self._index)
-        rows = row_count(arrays, self._split, self._index) if arrays else rows
-        plan = self._widths.plan(rows, width)
-        args = args if plan.width == width else self._args(plan.width)
-        filled = {name: fill(array, plan.width) for name, array in arrays.items()}
-        self._index += 1
-        return Staged(plan, self._machine.put_fields(args, filled), batch)
-
-    def _widths_for(self, rows: int) -> int:
-        """The narrowest compiled width that holds `rows`; refused later when there is none."""
-        return next((w for w in self._widths.all if w >= rows), max(self._widths.all, default=rows))
-
-    def _args(self, width: int) -> list[ArgEntry]:
-        """The batch fields of forward and reduce at `width`."""
-        found: dict[str, ArgEntry] = {}
-        for program in self._machine.manifest.programs.values():
-            if program.role in ("forward", "reduce") and program.dims.get("width") == width:
-                found.update((arg.name, arg) for arg in batch_args(program))
-        return list(found.values())
 
 
 def place_context(
@@ -279,3 +255,21 @@ def _outputs(program: Program, results: list[DeviceArray]) -> dict[str, DeviceAr
         for entry, array in zip(program.entry.results, results, strict=True)
         if entry.role == "outputs"
     }
+
+
+def context_of(split: str, index: int) -> dict[str, np.ndarray]:
+    """What random keys of a call are folded with: the split's number and the batch index."""
+    return {
+        "split": np.array(split_number(split), np.int32),
+        "index": np.array(index, np.int32),
+    }
+
+
+def _reduced(totals: Totals) -> tuple[dict[str, Any], list[str]]:
+    """The values of a pass by name, and the names that had no data; a host metric called
+    `val_loss` stands for ours."""
+    values, empty = totals.device.reduced()
+    own, own_empty = totals.host.reduced()
+    if "val_loss" in own or "val_loss" in own_empty:
+        values.pop("val_loss", None)
+    return {**values, **own}, [*empty, *own_empty]

@@ -12,7 +12,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from nitro_runtime.data.schema import as_numeric
 from nitro_runtime.errors import DataError
+
+LINE_KEYS = frozenset(
+    ("type", "context", "epoch", "step", "loss", "nonfinite", "series", "partial")
+)
+"""What a line of the log and a row of the history call their own; no metric of a pass may."""
 
 
 @dataclass(frozen=True)
@@ -37,42 +43,56 @@ class Concat:
 
 
 class Accumulator:
-    """The metrics of one pass, by name, in order of first appearance."""
+    """The metrics of one pass, by name, in order of first appearance.
 
-    def __init__(self) -> None:
+    E-DATA-067 for a metric that is another kind of value than in an earlier batch.
+    """
+
+    def __init__(self, split: str) -> None:
+        self._split = split
         self._sums: dict[str, tuple[Any, Any]] = {}
-        self._extremes: dict[str, tuple[str, Any]] = {}
+        self._extremes: dict[str, Any] = {}
         self._pieces: dict[str, list[np.ndarray]] = {}
-        self._order: dict[str, None] = {}
+        self._kinds: dict[str, str] = {}
 
     def add_sum(self, name: str, total: Any, count: Any | None) -> None:
         """Adds `(sum, count)`; a count of None makes a plain sum."""
-        self._order[name] = None
-        old_total, old_count = self._sums.get(name, (0, None if count is None else 0))
-        more = None if count is None else _wide(count)
-        self._sums[name] = (
-            old_total + _wide(total),
-            None if more is None else old_count + more,
-        )
+        self._is(name, ("(sum, None)" if count is None else "(sum, count)") + _of_shape(total))
+        old_total, old_count = self._sums.get(name, (0, 0))
+        more = None if count is None else old_count + _wide(count)
+        self._sums[name] = (old_total + _wide(total), more)
 
     def add_extreme(self, name: str, how: str, value: Any) -> None:
         """Adds a value of which the `max` or `min` is reported; NaN stays NaN."""
-        self._order[name] = None
+        self._is(name, how.capitalize() + _of_shape(value))
         value = _wide(value)
         if name in self._extremes:
             pick = np.maximum if how == "max" else np.minimum
-            value = pick(self._extremes[name][1], value)
-        self._extremes[name] = (how, value)
+            value = pick(self._extremes[name], value)
+        self._extremes[name] = value
 
     def add_rows(self, name: str, rows: np.ndarray) -> None:
         """Adds rows to be concatenated."""
-        self._order[name] = None
-        self._pieces.setdefault(name, []).append(np.asarray(rows))
+        shape = ", ".join(["rows", *map(str, rows.shape[1:])])
+        self._is(name, f"Concat of [{shape}]" if rows.shape else "Concat of a single value")
+        self._pieces.setdefault(name, []).append(rows)
 
-    def add_host(self, values: Mapping[str, Any], split: str) -> None:
-        """Adds what a host-resident `metrics` hook returned for one batch."""
-        for name, value in _named(values):
-            _refuse_device_array(value, name, split)
+    def _is(self, name: str, kind: str) -> None:
+        known = self._kinds.setdefault(name, kind)
+        if known != kind or kind == "Concat of a single value":
+            found = "" if known == kind else f", and {known} in an earlier batch"
+            raise _unreadable(name, self._split, f"{kind}{found}")
+
+    def add_host(self, values: object) -> None:
+        """Adds what a host-resident `metrics` hook returned for one batch.
+
+        E-DATA-067 for what is no dict of numpy metrics, E-DATA-068 for a device array, both with
+        the metric's name.
+        """
+        if not isinstance(values, Mapping):
+            raise _unreadable("", self._split, f"a {type(values).__name__}")
+        for name, value in _named(cast("Mapping[str, Any]", values)):
+            self._check(value, name)
             match value:
                 case Max(inner):
                     self.add_extreme(name, "max", inner)
@@ -83,14 +103,21 @@ class Accumulator:
                 case (total, count):
                     self.add_sum(name, total, count)
                 case _:
-                    raise DataError(
-                        67,
-                        f"metric {name} of split {split} is a {type(value).__name__}, expected "
-                        "(sum, count), Max, Min or Concat",
-                        where=f"metrics, {name}",
-                        help="return (sum, count); (sum, None) for a plain sum",
-                        step_found=True,
-                    )
+                    raise _unreadable(name, self._split, f"a {type(value).__name__}")
+
+    def _check(self, value: Any, name: str) -> None:
+        """Refuses device arrays, and what no number can be made of."""
+        parts = value if isinstance(value, tuple | list) else (getattr(value, "value", value),)
+        for part in tuple(parts):
+            if hasattr(part, "addressable_shards"):
+                raise _device_array(name, self._split)
+            if isinstance(value, Concat) or part is None:
+                continue
+            array = as_numeric(part)
+            if array is None or array.dtype.kind == "c":
+                raise _unreadable(name, self._split, f"made of {type(part).__name__}")
+        if isinstance(value, tuple | list) and value and value[0] is None:
+            raise _unreadable(name, self._split, "a sum that is None")
 
     def add_words(self, values: Mapping[str, Any]) -> None:
         """Adds the words of a reduce program: `loss.sum`, `metric.<name>.count`, ..."""
@@ -107,7 +134,7 @@ class Accumulator:
         """The quotients and reduced values by name, and the names that had no data."""
         values: dict[str, Any] = {}
         empty: list[str] = []
-        for name in self._order:
+        for name in self._kinds:
             if name in self._sums:
                 total, count = self._sums[name]
                 if count is not None and not np.any(count):
@@ -115,7 +142,7 @@ class Accumulator:
                     continue
                 values[name] = _narrow(total if count is None else total / count)
             elif name in self._extremes:
-                values[name] = _narrow(self._extremes[name][1])
+                values[name] = _narrow(self._extremes[name])
             else:
                 values[name] = np.concatenate(self._pieces[name])
         return values, empty
@@ -129,17 +156,31 @@ def _named(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", value
 
 
-def _refuse_device_array(value: Any, name: str, split: str) -> None:
-    parts = value if isinstance(value, tuple) else (getattr(value, "value", value),)
-    for part in cast("tuple[Any, ...]", parts):
-        if hasattr(part, "addressable_shards"):
-            raise DataError(
-                68,
-                f"metric {name} of split {split} is a device array, expected numpy",
-                where=f"metrics, {name}",
-                help="compute host-resident metrics with numpy",
-                step_found=True,
-            )
+def _of_shape(value: Any) -> str:
+    shape = np.shape(value)
+    return f" of shape {list(shape)}" if shape else ""
+
+
+def _unreadable(name: str, split: str, found: str) -> DataError:
+    what = f"metric {name} of split {split} is" if name else f"`metrics` gave for split {split}"
+    expected = "(sum, count), Max, Min or Concat" if name else "a dict of metrics by name"
+    return DataError(
+        67,
+        f"{what} {found}, expected {expected}",
+        where=f"metrics, {name}" if name else "metrics",
+        help="return (sum, count); (sum, None) for a plain sum",
+        step_found=True,
+    )
+
+
+def _device_array(name: str, split: str) -> DataError:
+    return DataError(
+        68,
+        f"metric {name} of split {split} is a device array, expected numpy",
+        where=f"metrics, {name}",
+        help="compute host-resident metrics with numpy",
+        step_found=True,
+    )
 
 
 def _wide(value: Any) -> Any:

@@ -9,12 +9,14 @@ import numpy as np
 
 from nitro_runtime import pjrt
 from nitro_runtime.data.schema import as_numeric, describe, narrow
+from nitro_runtime.data.source import begin, indexed
 from nitro_runtime.dtypes import ir_dtype, np_dtype
 from nitro_runtime.errors import DataError, near
-from nitro_runtime.evaluation import fill, place_context, split_number
+from nitro_runtime.evaluation import context_of, place_context
 from nitro_runtime.machine import Machine, batch_args, field_of
 from nitro_runtime.manifest import ArgEntry
 from nitro_runtime.scalars import Scalars
+from nitro_runtime.staging import fill
 from nitro_runtime.trees import TreeSpec, unflatten
 from nitro_runtime.widths import Widths
 
@@ -44,7 +46,7 @@ class Predictor:
         return self._each(cast("Iterable[Any]", data))
 
     def _each(self, batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in batches:
+        for batch in batches if hasattr(batches, "__iter__") else _addressed(batches):
             if not isinstance(batch, Mapping):
                 raise self._not_a_batch(batch)
             yield self._batch(cast("Mapping[str, Any]", batch))
@@ -94,10 +96,7 @@ class Predictor:
         program = machine.program(plan.forward)
         filled = {name: fill(array, plan.width) for name, array in arrays.items()}
         given = machine.put_fields(batch_args(program.entry), filled)
-        context = {
-            "split": np.array(split_number(SPLIT), np.int32),
-            "index": np.array(index, np.int32),
-        }
+        context = context_of(SPLIT, index)
         given.update(place_context(machine, program, self._scalars, context))
         results = machine.call(program, given)
         return {
@@ -105,6 +104,12 @@ class Predictor:
             for entry, array in zip(program.entry.results, results, strict=True)
             if entry.role == "outputs"
         }
+
+
+def _addressed(source: Any) -> Iterator[Any]:
+    """The batches of epoch 0 of a source that gives them by index alone."""
+    ask = indexed(source, begin(source, 0, 0))
+    return (ask(index) for index in range(len(source)))
 
 
 def _joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from line_bundle import Line, bundle, host, options, rows
 
-from nitro_runtime import cache
+from nitro_runtime import cache, pjrt
 from nitro_runtime.checkpoints import TopKCheckpointer
 from nitro_runtime.data import arrays
 from nitro_runtime.engine import Engine
 from nitro_runtime.errors import DataError, UsageError
 from nitro_runtime.host import NoHost
+from nitro_runtime.machine import Machine
 from nitro_runtime.metrics import Concat, Max, Min
 from nitro_runtime.stopping import EarlyStopping
 
@@ -108,6 +109,76 @@ def test_E06_a_count_of_zero_says_no_data(
     made = Engine(bundle(), measured(empty=True), options(tmp_path, quiet=False))
     assert "near" not in made.evaluate()
     assert "val: near: no data" in capsys.readouterr().err
+
+
+def test_a_metric_without_data_in_its_first_batch_may_rank(tmp_path: Path) -> None:
+    class Late(Measured):
+        def metrics(self, outputs: Any, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+            return {"late": (1.0, 0 if len(fields["y"]) == 4 else 2)}
+
+    given = Late(**{**vars(measured()), "checkpointer": TopKCheckpointer(metric="late")})
+    made = Engine(bundle(), given, options(tmp_path)).train()
+    assert made.history["late"] == [1.0] * 3
+
+
+@pytest.mark.parametrize("name", ["step", "epoch", "loss", "type"])
+def test_a_metric_may_not_be_called_what_a_line_calls_its_own(tmp_path: Path, name: str) -> None:
+    made = Engine(bundle(), measured(scored=name), options(tmp_path))
+    with pytest.raises(DataError, match=f"E-DATA-069: split val has a metric '{name}'"):
+        made.evaluate()
+
+
+def test_hooks_that_forget_their_return_are_named(tmp_path: Path) -> None:
+    class Forgets(Measured):
+        def metrics(self, outputs: Any, fields: Mapping[str, Any]) -> Any:
+            return None
+
+    class Drops(Measured):
+        def finalize_metrics(self, acc: dict[str, Any], split: str) -> Any:
+            return None
+
+    for host_type, hook in ((Forgets, "`metrics` gave"), (Drops, "`finalize_metrics` returned")):
+        made = Engine(bundle(), host_type(**vars(measured())), options(tmp_path))
+        with pytest.raises(DataError, match=f"E-DATA-067: {hook}"):
+            made.evaluate()
+
+
+def test_a_split_without_labels_has_outputs_and_host_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Counted(NoHost):
+        def metrics(self, outputs: Any, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+            return {"sum": (outputs["pred"].sum(), None)}
+
+    data = rows(6)
+    splits = {"plain": arrays({"x": data["x"]}, 4), "val": arrays({"x": data["x"]}, 4)}
+    given = Counted(splits=splits, values=host().values, metric_fields=())
+    made = Engine(bundle(), given, options(tmp_path, quiet=False))
+    assert made.evaluate("plain") == {"sum": pytest.approx(expected(data).sum(), rel=1e-5)}
+    assert "plain: no val_loss, its batches have no m, y" in capsys.readouterr().err
+    with pytest.raises(DataError, match="field 'm' is missing"):  # the build saw it in val
+        made.evaluate("val")
+
+
+def test_a_batch_wider_than_any_program_says_what_there_is(tmp_path: Path) -> None:
+    made = engine(tmp_path, splits={"wide": arrays(rows(8), 8)})
+    with pytest.raises(DataError, match="a batch of 8 rows, and forward is compiled for 4"):
+        made.evaluate("wide")
+
+
+def test_the_device_goes_on_while_a_batch_is_summed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = engine(tmp_path, splits={"val": arrays(rows(12), 4)})
+    events: list[str] = []
+    called, read = Machine.call, pjrt.read
+    monkeypatch.setattr(
+        Machine, "call", lambda m, p, g: (events.append(p.entry.role), called(m, p, g))[1]
+    )
+    monkeypatch.setattr(pjrt, "read", lambda a: (events.append("read"), read(a))[1])
+    made.evaluate()
+    both = ["forward", "reduce"]
+    assert events == [*both, *both, "read", *both, "read", "read"]
 
 
 def test_a_host_metric_called_val_loss_replaces_ours(tmp_path: Path) -> None:
@@ -229,6 +300,24 @@ def test_a_bare_array_is_refused_naming_the_fields(tmp_path: Path) -> None:
 def test_a_wrong_batch_is_named(tmp_path: Path, batch: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         engine(tmp_path).predict(batch)
+
+
+def test_a_source_that_is_asked_by_index_is_predicted(tmp_path: Path) -> None:
+    class Indexed:
+        def __len__(self) -> int:
+            return 2
+
+        def begin_epoch(self, epoch: int, seed: int) -> tuple[int, int]:
+            return (epoch, seed)
+
+        def batch_at(self, i: int, plan: tuple[int, int]) -> dict[str, np.ndarray]:
+            assert plan == (0, 0)
+            return {"x": rows(3, i)["x"]}
+
+    found = list(engine(tmp_path).predict(Indexed()))
+    for i, piece in enumerate(found):
+        np.testing.assert_allclose(piece["pred"], expected(rows(3, i)), rtol=1e-5)
+    assert len(found) == 2
 
 
 def test_a_loader_is_predicted_lazily(tmp_path: Path) -> None:
