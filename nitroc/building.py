@@ -44,8 +44,8 @@ from nitroc import sources
 from nitroc.bundle.assemble import Golden, ProgramPart, assemble
 from nitroc.bundle.values import recorded
 from nitroc.emit.layout import GroupLayout
+from nitroc.frontend.binding import report_split
 from nitroc.frontend.experiment import config_metadata
-from nitroc.frontend.groups import Groups, make_groups
 from nitroc.frontend.hooks import has_hook, hook_location
 from nitroc.frontend.keys import IMPLEMENTATION
 from nitroc.frontend.numerics import matmul_precision
@@ -57,6 +57,13 @@ from nitroc.rows import Probe, probe_rows
 
 LONGEST_TABLE = 100_000
 """Steps. A schedule over more of them is recorded without its values."""
+
+ROWS = {
+    True: "rows are independent: a short batch is filled",
+    False: "forward mixes rows: a short batch has a forward of its own",
+    None: "not tested here: a short batch has a forward of its own",
+}
+"""What was found of row independence."""
 
 UNRECORDED = ("data", "resume", "checkpoint", "preset")
 """Options that a bundle holds no value of: they belong to one run."""
@@ -83,26 +90,36 @@ def build_files(
     origin: the experiment's source, for a bundle on disk; without it there is no `host/`. given:
     where a field's value came from, by name, when it is not its default.
     """
-    setup = _every_split(setup)
-    groups = make_groups(setup)
+    setup = every_split(setup)
     widths = evaluation_widths(setup)
-    parts = _Parts(setup, groups, target, origin, preset, dict(given or {}))
-    lowered = lower(setup, groups, target, widths)
+    parts = _Parts(setup, target, origin, preset, dict(given or {}))
+    lowered = lower(setup, target, widths)
     probe = _probe(parts, lowered)
-    if probe.independent is False:
-        lowered = lower(setup, groups, target, widths, mixed=True)
+    if not probe.independent:
+        lowered = lower(setup, target, widths, mixed=True)
         probe = replace(probe, goldens={})
-    for note in lowered.notes:
-        setup.report.add("notes", "import", note)
+    report_programs(setup, target, lowered)
+    setup.report.add("programs", "rows", ROWS[probe.independent])
     return Built(_files(parts, lowered, probe), lowered)
 
 
-def _every_split(setup: Setup) -> Setup:
+def report_programs(setup: Setup, target: Target, lowered: Lowered) -> None:
+    """The lines of the report that only the programs know."""
+    for name, emitted in lowered.programs.emitted.items():
+        shape = f"{len(emitted.args)} arguments, {len(emitted.results)} results"
+        setup.report.add("programs", name, shape, target.platform)
+    for note in lowered.notes:
+        setup.report.add("notes", "import", note)
+
+
+def every_split(setup: Setup) -> Setup:
     """The setup with the schema of every split; one that can't be evaluated is a report line."""
     schema = dict(setup.schema)
     for name in setup.splits:
         try:
             schema[name] = probe_split(setup, name)
+            if name not in setup.schema:
+                report_split(setup, name, schema[name])
         except NitroError as error:
             setup.report.add("data", f"split {name}", f"not evaluated: {error.what}", error.code)
     return replace(setup, schema=schema)
@@ -111,7 +128,6 @@ def _every_split(setup: Setup) -> Setup:
 @dataclass(frozen=True)
 class _Parts:
     setup: Setup
-    groups: Groups
     target: Target
     origin: sources.Origin | None
     preset: str | None
@@ -142,7 +158,7 @@ def _files(parts: _Parts, lowered: Lowered, probe: Probe) -> dict[str, bytes]:
     return assemble_programs(
         manifest,
         lowered.programs,
-        weights=parts.groups.initial,
+        weights=parts.setup.groups.initial,
         constants=_constants(parts.setup, lowered.programs),
         goldens=probe.goldens,
         host={name.removeprefix("host/"): data for name, data in host.items()},

@@ -12,8 +12,10 @@ from nitro_runtime.bundle import Bundle
 from nitro_runtime.errors import UsageError
 from nitro_runtime.manifest import Manifest
 from nitroc import commands
+from nitroc.building import every_split, report_programs
 from nitroc.errors import CODES
 from nitroc.frontend.names import did_you_mean, near
+from nitroc.lowering import evaluation_widths, lower
 
 _CODE = re.compile(r"E-[A-Z]+-\d{3}")
 
@@ -38,7 +40,12 @@ def explain(
     if Path(source).is_dir():
         return _bundle(Bundle.open(source).manifest)
     chosen = commands.choose(source, preset, settings)
-    return chosen.setup(options).report.text()
+    setup, target = (
+        every_split(chosen.setup(options)),
+        commands.target_of(platform, compat, strip_locs),
+    )
+    report_programs(setup, target, lower(setup, target, evaluation_widths(setup)))
+    return setup.report.text()
 
 
 def _code(code: str) -> str:

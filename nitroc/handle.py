@@ -19,7 +19,6 @@ from nitro_runtime.selftest import platform_name
 from nitro_runtime.trees import Attr, IntKey, Key, decode_path
 from nitroc.building import build_files
 from nitroc.frontend.experiment import Experiment
-from nitroc.frontend.groups import Groups, make_groups
 from nitroc.frontend.options import run_options
 from nitroc.frontend.settings import preset_values, split_keywords
 from nitroc.frontend.setup import Setup, prepare, route_prediction
@@ -53,7 +52,6 @@ class Nitro:
         self._backend = backend
         self._preset = preset or options.get("preset")
         self._host: HostHooks = ExperimentHost(self._setup, preset=self._preset)
-        self._groups: Groups | None = make_groups(self._setup)
         self._engine: Engine | None = None
         self._first: Any = None
         if options.get("resume") or options.get("checkpoint"):
@@ -79,7 +77,6 @@ class Nitro:
         handle._backend = options.backend
         handle._preset = None
         handle._host = host
-        handle._groups = None
         handle._first = None
         handle._engine = Engine(bundle, host, options)
         for line in notes:
@@ -180,17 +177,18 @@ class Nitro:
         return self._tree("state")
 
     def _tree(self, role: str) -> Any:
+        groups = None if self._setup is None else self._setup.groups
         if self._engine is None:
-            assert self._groups is not None
+            assert groups is not None, "a handle of a bundle has its engine"
             prefix = f"{role}/"
-            found = self._groups.initial.items()
-            leaves = {k.removeprefix(prefix): v for k, v in found if k.startswith(prefix)}
+            found = groups.initial.items()
+            leaves = {k.removeprefix(prefix): v.copy() for k, v in found if k.startswith(prefix)}
         else:
             leaves = self._engine.parameters if role == "param" else self._engine.state
-        if self._groups is None:
+        if groups is None:
             return nested(leaves)
-        group = self._groups.params if role == "param" else self._groups.state
-        build = self._groups.params_tree if role == "param" else self._groups.state_tree
+        group = groups.params if role == "param" else groups.state
+        build = groups.params_tree if role == "param" else groups.state_tree
         return build([leaves[leaf.path] for leaf in group.leaves])
 
     @property

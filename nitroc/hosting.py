@@ -36,10 +36,6 @@ class ExperimentHost:
         self.setup = setup
         self.preset = preset
         self.experiment = setup.experiment
-        for split, source in setup.splits.items():
-            note = getattr(source, "note", None)
-            if note is not None:
-                setup.report.add("data", f"split {split}", note)
         self.splits: Mapping[str, Any] = {n: wrapped(s) for n, s in setup.splits.items()}
         self.device_arrays: dict[str, np.ndarray] = {
             leaf.name: leaf.value for leaf in setup.device.values() if not leaf.scalar

@@ -21,8 +21,6 @@ from nitroc.emit.layout import GroupLayout, plan
 from nitroc.emit.program import EmittedProgram, emit_program, stripped
 from nitroc.emit.scope import Commits
 from nitroc.frontend.device import DeviceLeaf
-from nitroc.frontend.groups import Groups
-from nitroc.frontend.hooks import is_traced
 from nitroc.frontend.importer import ImportedFunction
 from nitroc.frontend.setup import Setup
 from nitroc.frontend.trace import Tracer
@@ -78,7 +76,6 @@ class Lowered:
     """
 
     programs: Programs
-    groups: Groups
     imported: Mapping[str, ImportedFunction]
     outputs: TreeSpec | None
     notes: tuple[str, ...]
@@ -100,21 +97,14 @@ def pipeline_text(setup: Setup) -> str:
     return ",".join([*steps, "commit", "expand"])
 
 
-def lower(
-    setup: Setup,
-    groups: Groups,
-    target: Target,
-    widths: Sequence[Width],
-    *,
-    mixed: bool = False,
-) -> Lowered:
+def lower(setup: Setup, target: Target, widths: Sequence[Width], *, mixed: bool = False) -> Lowered:
     """Traces the hooks, builds the module, runs the passes and emits every program.
 
     widths: what evaluation meets. mixed: forward mixes rows, so a short batch has a forward of its
     own width instead of filler.
     """
-    tracer = Tracer(setup, groups, target.platform, target.version)
-    module = _module(setup, groups)
+    tracer = Tracer(setup, target.platform, target.version)
+    module = _module(setup)
     imported: dict[str, ImportedFunction] = {}
 
     def add(function: ImportedFunction) -> str:
@@ -138,7 +128,7 @@ def lower(
             reduce = tracer.reduce(width, rows, fields)
             if reduce is not None:
                 programs.reduce_program(module, add(reduce))
-    if is_traced(setup.experiment, "build_model"):
+    if setup.traced_init:
         programs.init_program(module, add(tracer.init()))
     rule = setup.optimizer.rule
     module.rules[rule.name] = rule.build()
@@ -152,7 +142,7 @@ def lower(
         layout=setup.options["layout"].value,
         target=target,
     )
-    return Lowered(made, groups, imported, outputs, (*groups.notes, *notes))
+    return Lowered(made, imported, outputs, notes)
 
 
 def emit(
@@ -226,12 +216,12 @@ def _evaluations(
             yield (rows if mixed else item.width), rows, item.fields
 
 
-def _module(setup: Setup, groups: Groups) -> Module:
+def _module(setup: Setup) -> Module:
     return Module(
         type(setup.experiment).__name__,
         consts=[Const(name, _spelled(value)) for name, value in setup.graphconst.items()],
         devices=[_device(leaf) for leaf in setup.device.values()],
-        groups={group.name: group for group in (groups.params, groups.state)},
+        groups={group.name: group for group in (setup.groups.params, setup.groups.state)},
     )
 
 

@@ -34,12 +34,11 @@ from nitro_runtime.records import from_json
 from nitro_runtime.tensors import TensorFileError, read_tensors
 from nitro_runtime.trees import flatten
 from nitroc import commands
-from nitroc.building import assemble_programs, hook_of, producer
+from nitroc.building import assemble_programs, every_split, hook_of, producer
 from nitroc.bundle.writer import write_bundle
 from nitroc.dumps import CONSTANTS, FUNCTIONS, SCHEDULES
 from nitroc.emit.program import import_text, program_text
 from nitroc.errors import BuildError
-from nitroc.frontend.groups import make_groups
 from nitroc.frontend.keys import IMPLEMENTATION
 from nitroc.frontend.names import did_you_mean
 from nitroc.handle import nested
@@ -111,10 +110,8 @@ def _lowered(
     def keep(_: int, name: str, module: Module) -> None:
         stages[name] = module
 
-    setup = chosen.setup(options)
-    lowered = lower(
-        setup, make_groups(setup), replace(target, on_stage=keep), evaluation_widths(setup)
-    )
+    setup = every_split(chosen.setup(options))
+    lowered = lower(setup, replace(target, on_stage=keep), evaluation_widths(setup))
     return stages, lowered.programs
 
 

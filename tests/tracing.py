@@ -11,11 +11,18 @@ import numpy as np
 from jaxlib import xla_client
 
 from nitroc.frontend.experiment import Experiment
-from nitroc.frontend.groups import make_groups
 from nitroc.frontend.importer import ImportedFunction
 from nitroc.frontend.jax_internals import deserialize_portable, ir, make_ir_context
 from nitroc.frontend.setup import Setup, prepare
 from nitroc.frontend.trace import Tracer
+
+
+def trees_of(setup: Setup) -> tuple[Any, Any]:
+    """The first params and state, in the trees of `build_model`."""
+    groups = setup.groups
+    params = [groups.initial[f"param/{leaf.path}"] for leaf in groups.params.leaves]
+    state = [groups.initial[f"state/{leaf.path}"] for leaf in groups.state.leaves]
+    return groups.params_tree(params), groups.state_tree(state)
 
 
 def setup_of(experiment: Experiment, batch: Mapping[str, Any]) -> Setup:
@@ -52,5 +59,4 @@ def constants_of(imported: ImportedFunction) -> dict[str, np.ndarray]:
 
 
 def tracer(experiment: Experiment, batch: Mapping[str, Any], **options: Any) -> Tracer:
-    setup = setup_of(experiment, batch)
-    return Tracer(setup, make_groups(setup), **options)
+    return Tracer(setup_of(experiment, batch), **options)

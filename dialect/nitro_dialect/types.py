@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 FLOATS = ("f64", "f32", "bf16", "f16", "f8E4M3FN", "f8E5M2")
+NARROW = ("bf16", "f16", "f8E4M3FN", "f8E5M2")
+"""Floats narrower than f32."""
+
 INTS = ("i64", "i32", "i16", "i8", "ui64", "ui32", "ui16", "ui8")
 DTYPES = (*FLOATS, *INTS, "i1", "c64", "c128")
 

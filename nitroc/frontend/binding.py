@@ -1,4 +1,4 @@
-"""Fills the binding report from a setup: fields, options, optimizer, schedules, routing, data."""
+"""Fills the binding report from a setup: fields, options, groups, the step, routing, data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from nitro_runtime.data.schema import Schema
 from nitro_runtime.data.source import dropped_rows, order
 from nitroc.frontend.experiment import Experiment
 from nitroc.frontend.fields import MARKER_NAMES
+from nitroc.frontend.group_report import report_groups
 from nitroc.frontend.metadata import FieldMetadata, short_value
-from nitroc.frontend.options import OPTIONS, default_run_dir
+from nitroc.frontend.options import DEFAULT_OBJECTS, OPTIONS, UNSET, default_run_dir
 from nitroc.frontend.routing import Route
 from nitroc.frontend.values import NotContent, content_key
 
@@ -23,11 +24,14 @@ def fill_report(setup: Setup, given: Experiment, notes: Iterable[tuple[str, str]
     _fields(setup, given)
     _options(setup)
     _optimizer(setup)
+    report_groups(setup)
+    _step(setup)
     _schedules(setup)
     _routing(setup)
     for name, line in notes:
         setup.report.add("routing", name, line)
-    _data(setup)
+    for split, schema in setup.schema.items():
+        report_split(setup, split, schema)
 
 
 def _fields(setup: Setup, given: Experiment) -> None:
@@ -62,25 +66,47 @@ def _is_default(value: Any, default: Any) -> bool:
 
 def _options(setup: Setup) -> None:
     for name, option in setup.options.items():
-        value = option.value
-        if name == "run_dir" and value is None:
-            value = str(default_run_dir(setup.experiment))
         source = f"{option.source}, baked" if option.baked else option.source
-        setup.report.add("options", name, short_value(value), source)
+        setup.report.add("options", name, _option(setup, name), source)
     setup.report.add("options", "steps", f"{setup.horizon} optimizer steps")
+
+
+def _option(setup: Setup, name: str) -> str:
+    option = setup.options[name]
+    if name == "run_dir" and option.value is None:
+        return repr(str(default_run_dir(setup.experiment)))
+    if name == "schedules":
+        return ", ".join(option.value or {}) or "none"
+    if option.source == UNSET and name in DEFAULT_OBJECTS:
+        return DEFAULT_OBJECTS[name]
+    return short_value(option.value)
 
 
 def _optimizer(setup: Setup) -> None:
     optimizer, report = setup.optimizer, setup.report
-    report.add("optimizer", "rule", optimizer.rule.name)
+    report.add("optimizer", "rule", optimizer.rule.name, optimizer.sources["optimizer"])
     for name, value in optimizer.values.items():
         supplied = optimizer.device.get(name)
         source = f"Device field {supplied}" if supplied else optimizer.sources[name]
-        report.add("optimizer", name, f"{value:g}", source)
+        report.add("optimizer", name, repr(value), source)
     if not optimizer.decays:
         report.add("optimizer", "weight_decay", "0, no decay stage", "default")
     for name, value in optimizer.rule.structure.items():
         report.add("optimizer", name, repr(value), "structure")
+
+
+def _step(setup: Setup) -> None:
+    """What one optimizer step does with the gradient of its micro-batches."""
+    options = {name: option.value for name, option in setup.options.items()}
+    clip, accum = options["gradient_clip_norm"], options["accum"]
+    add = setup.report.add
+    add("step", "accumulation", f"{accum} micro-batches per step" if accum > 1 else "none")
+    add("step", "clip", f"global norm {clip!r} of the accumulated gradient" if clip else "off")
+    tested = "loss, gradient norm, total weight and every scalar, before the update"
+    finite = f"{tested}; {options['on_nonfinite']} when one fails"
+    add("step", "finite guard", finite if options["guard_finite"] else "off")
+    add("step", "counters", "attempt (steps tried), t (committed updates)", "i64")
+    add("step", "devices", str(options["n_devs"]), setup.options["n_devs"].source)
 
 
 def _schedules(setup: Setup) -> None:
@@ -102,21 +128,24 @@ def _route(route: Route) -> str:
     return "; ".join(parts)
 
 
-def _data(setup: Setup) -> None:
-    for name, schema in setup.schema.items():
-        source = setup.splits[name]
-        setup.report.add("data", name, _split(schema))
-        for field, why in schema.unrouted.items():
-            setup.report.add("data", f"{name}.{field}", f"{why}, stays on the host")
-        for field, spec in schema.fields.items():
-            note = f"{spec} per row" + (f", from {spec.numpy_dtype}" if spec.narrowed else "")
-            setup.report.add("data", f"{name}.{field}", note)
-        found = order(source)
-        if name == "train" and found.note:
-            setup.report.add("data", name, found.note)
-        if dropped_rows(source):
-            lost = "" if name == "train" else ": no metric sees them"
-            setup.report.add("data", name, f"{dropped_rows(source)} rows dropped{lost}")
+def report_split(setup: Setup, name: str, schema: Schema) -> None:
+    """Adds what is known of one split's batches."""
+    source, add = setup.splits[name], setup.report.add
+    add("data", name, _split(schema))
+    for field, why in schema.unrouted.items():
+        add("data", f"{name}.{field}", f"{why}, stays on the host")
+    for field, spec in schema.fields.items():
+        note = f"{spec} per row" + (f", from {spec.numpy_dtype}" if spec.narrowed else "")
+        add("data", f"{name}.{field}", note)
+    found = order(source)
+    if name == "train" and found.note:
+        add("data", name, found.note)
+    path = getattr(source, "note", None)
+    if path is not None:
+        add("data", name, path)
+    if dropped_rows(source):
+        lost = "" if name == "train" else ": no metric sees them"
+        add("data", name, f"{dropped_rows(source)} rows dropped{lost}")
 
 
 def _split(schema: Schema) -> str:

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from nitroc.frontend.setup import Setup
 
 
+LOSSES = {
+    True: "loss is (sum, weight): a step divides once, by the weight of all its micro-batches",
+    False: "loss is a plain scalar: a step's is the mean over its micro-batches, a mean of means; "
+    "evaluation weights it by rows",
+}
+"""What the form of the loss means, by whether it is a pair."""
+
+
 class Bodies:
     """The bodies of one experiment's functions; each fills its recipe in while it is traced."""
 
@@ -47,7 +55,7 @@ class Bodies:
             outputs, new_state = self._run_forward(calls, params, state, fields)
             # the outputs of training are checked like any: their batch axis comes first
             results.output_leaves(outputs, width, calls.where("forward"))
-            sums = self._losses(calls, outputs, fields)
+            sums = self._losses(recipe, calls, outputs, fields)
             recipe.results = [Parameter(name, F32) for name in sums]
             recipe.results.append(Parameter("state", STATE_TYPE))
             return [*sums.values(), *new_state]
@@ -165,10 +173,11 @@ class Bodies:
         return outputs, results.next_state(new_state, self._groups, where)
 
     def _losses(
-        self, calls: HookCalls, outputs: Any, fields: Mapping[str, Any]
+        self, recipe: Recipe, calls: HookCalls, outputs: Any, fields: Mapping[str, Any]
     ) -> dict[str, jax.Array]:
         loss = calls.call("loss", outputs, fields=fields)
-        total, weight, _ = results.loss_pair(loss, calls.where("loss"))
+        total, weight, pair = results.loss_pair(loss, calls.where("loss"))
+        recipe.notes.append(LOSSES[pair])
         sums = {"loss": total, "weight": weight}
         if not calls.has("train_metrics"):
             return sums

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,6 @@ from nitro_dialect.ir import Group, Leaf
 from nitro_runtime.dtypes import has_ir_dtype, ir_dtype, native
 from nitro_runtime.trees import ROOT, Attr, IntKey, Key, encode_path
 from nitroc.errors import HookError
-
-if TYPE_CHECKING:
-    from nitroc.frontend.setup import Setup
 
 PARAMS = "default"
 STATE = "state"
@@ -63,34 +60,34 @@ def default_no_decay(path: tuple[str | int, ...], leaf: Any) -> bool:
     return np.ndim(leaf) <= 1
 
 
-def make_groups(setup: Setup) -> Groups:
-    """Groups of `setup.params` and `setup.state`.
+def make_groups(params: Any, state: Any, no_decay: NoDecay | None, where: str) -> Groups:
+    """Groups of what `build_model`, at `where`, returned.
 
+    `no_decay(path, leaf)`: which leaves are exempt, `default_no_decay` when there is no such hook.
     Raises E-HOOK-067 for a leaf of params that can't be trained, 068 when there is none, 069 for a
     leaf that is no array, 070 for paths that collide, 071 for an i64 that doesn't fit i32.
     """
-    where = _where(setup)
     notes: list[str] = []
-    params = _read(setup.params, "params", where, notes)
-    state = _read(setup.state, "state", where, notes)
-    if not params.rows:
+    trained = _read(params, "params", where, notes)
+    kept = _read(state, "state", where, notes)
+    if not trained.rows:
         raise HookError(
             68,
             "params of build_model hold no trainable leaf",
             where=where,
             help="return the parameters as the second of `(model, params, state)`",
         )
-    notes += _shared(params)
-    exempt: NoDecay = getattr(setup, "no_decay", None) or default_no_decay
+    notes += _shared(trained)
+    exempt = no_decay or default_no_decay
     return Groups(
-        Group(PARAMS, "param", tuple(_param_leaf(row, exempt) for row in params.rows)),
-        Group(STATE, "state", tuple(_state_leaf(row) for row in state.rows)),
-        params.treedef,
-        state.treedef,
-        {f"param/{row.path}": row.value for row in params.rows}
-        | {f"state/{row.path}": row.value for row in state.rows},
+        Group(PARAMS, "param", tuple(_param_leaf(row, exempt) for row in trained.rows)),
+        Group(STATE, "state", tuple(_state_leaf(row) for row in kept.rows)),
+        trained.treedef,
+        kept.treedef,
+        {f"param/{row.path}": row.value for row in trained.rows}
+        | {f"state/{row.path}": row.value for row in kept.rows},
         tuple(notes),
-        tuple(row.key for row in state.rows),
+        tuple(row.key for row in kept.rows),
     )
 
 
@@ -119,7 +116,7 @@ class _Read:
     treedef: Any
 
 
-def _read(tree: Any, name: str, where: str | None, notes: list[str]) -> _Read:
+def _read(tree: Any, name: str, where: str, notes: list[str]) -> _Read:
     flat, treedef = jtu.tree_flatten_with_path(tree)
     rows = tuple(_row(path, leaf, name, where, notes) for path, leaf in flat)
     seen: set[str] = set()
@@ -130,7 +127,7 @@ def _read(tree: Any, name: str, where: str | None, notes: list[str]) -> _Read:
     return _Read(rows, treedef)
 
 
-def _row(path: Sequence[Any], leaf: Any, name: str, where: str | None, notes: list[str]) -> _Row:
+def _row(path: Sequence[Any], leaf: Any, name: str, where: str, notes: list[str]) -> _Row:
     encoded, plain = encode_path(path_keys(path)), plain_path(path)
     shown = name if encoded == ROOT else f"{name} leaf {encoded}"
     if _is_key(leaf):
@@ -152,7 +149,7 @@ def _is_key(leaf: Any) -> bool:
     return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-def _array(leaf: Any, shown: str, where: str | None) -> np.ndarray:
+def _array(leaf: Any, shown: str, where: str) -> np.ndarray:
     array_like = isinstance(leaf, bool | int | float | complex) or hasattr(leaf, "__array__")
     value = np.asarray(leaf) if array_like else np.empty(0, object)
     if not has_ir_dtype(value.dtype):
@@ -166,7 +163,7 @@ def _array(leaf: Any, shown: str, where: str | None) -> np.ndarray:
     return value
 
 
-def _narrow(value: np.ndarray, shown: str, where: str | None) -> np.ndarray:
+def _narrow(value: np.ndarray, shown: str, where: str) -> np.ndarray:
     """Contiguous, native byte order; f64 -> f32, c128 -> c64, and i64 -> i32 where it fits."""
     dtype = native(value.dtype)
     target = _NARROW.get(dtype.str[1:], dtype)
@@ -191,7 +188,7 @@ _NARROW = {
 }
 
 
-def _untrainable(shown: str, found: str, where: str | None) -> HookError:
+def _untrainable(shown: str, found: str, where: str) -> HookError:
     return HookError(
         67,
         f"{shown} is {found}, expected a real floating-point array",
@@ -247,10 +244,3 @@ def _plain(key: Key) -> str | int:
             return value
         case _:
             return key
-
-
-def _where(setup: Setup) -> str | None:
-    route = setup.routing.get("build_model")
-    if route is not None:
-        return route.where
-    return "build_model"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import jax.tree_util as jtu
@@ -11,13 +10,12 @@ import numpy as np
 from nitroc.errors import HookError
 from nitroc.frontend.device import DeviceValues
 from nitroc.frontend.experiment import Experiment
+from nitroc.frontend.groups import NoDecay, plain_path
 from nitroc.frontend.hooks import call_hook, has_hook, hook_location, is_traced, not_run
 from nitroc.frontend.keys import seed_key
 from nitroc.frontend.metadata import short_value
 from nitroc.frontend.optimizer import GROUP
 from nitroc.frontend.view import compile_view, refuse_returned
-
-NoDecay = Callable[[tuple[str | int, ...], Any], bool]
 
 
 def build_model(experiment: Experiment, values: DeviceValues, seed: int) -> tuple[Any, Any, Any]:
@@ -54,7 +52,7 @@ def leaf_hooks(experiment: Experiment, params: Any) -> NoDecay | None:
     """
     if has_hook(experiment, "param_group"):
         for path, leaf in jtu.tree_flatten_with_path(params)[0]:
-            _check_group(experiment, tuple(_key(part) for part in path), leaf)
+            _check_group(experiment, plain_path(path), leaf)
     return _checked_no_decay(experiment) if has_hook(experiment, "no_decay") else None
 
 
@@ -66,13 +64,6 @@ def _check_group(experiment: Experiment, path: tuple[str | int, ...], leaf: Any)
             hook_location(experiment, "param_group"),
             f"return {GROUP!r} for every leaf",
         )
-
-
-def _key(part: Any) -> str | int:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(part, attribute):
-            return getattr(part, attribute)
-    return str(part)
 
 
 def _checked_no_decay(experiment: Experiment) -> NoDecay:

@@ -55,7 +55,8 @@ def read_optimizer(
     """
     _refuse_anchor(experiment)
     rule = read_rule(experiment)
-    sources: dict[str, str] = {}
+    given = has_attribute(experiment, "optimizer")
+    sources = {"optimizer": "attribute" if given else "default"}
     floats = {
         name: _read_float(experiment, name, DEFAULTS.get(name, rule.fields.get(name)), sources)
         for name in (*DEFAULTS, *rule.fields)

@@ -208,6 +208,9 @@ None from any source but `UNSET` turns one off; with that source the runtime's o
 used.
 """
 
+DEFAULT_OBJECTS = {"logger": "JSONLogger()", "checkpointer": "TopKCheckpointer()"}
+"""What the runtime uses for an object that nothing decided."""
+
 UNSET = "default"
 """The source of an option that nothing decided."""
 

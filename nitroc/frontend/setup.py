@@ -1,7 +1,7 @@
 """Setup: an experiment and its options become everything that tracing and running need.
 
 In this order: options, data, derived values, GraphConst content, Device values, `build_model`,
-schema probe and routing, source checks, optimizer and schedules, report. Nothing compiles.
+groups, schema probe and routing, source checks, optimizer and schedules, report. Nothing compiles.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from nitroc.frontend.batches import (
 from nitroc.frontend.binding import fill_report
 from nitroc.frontend.device import DeviceLeaf, DeviceValues, checked_constants, device_values
 from nitroc.frontend.experiment import Experiment, graphconst_fields, host_fields, with_values
+from nitroc.frontend.groups import Groups, make_groups
 from nitroc.frontend.hooks import call_hook, check_hooks, has_hook, hook_location, is_traced
-from nitroc.frontend.model import NoDecay, build_model, leaf_hooks
+from nitroc.frontend.model import build_model, leaf_hooks
 from nitroc.frontend.names import did_you_mean
 from nitroc.frontend.optimizer import OptimizerConfig, read_optimizer, read_rule
 from nitroc.frontend.options import OPTIONS, Resolved, resolve
@@ -48,7 +49,7 @@ class Setup:
     * `routing` of every hook that is there; `residency` of `metrics` and `train_metrics`.
     * `device` leaves in order; `device_fields` rebuilds nested Device values from leaves.
     * `horizon`: optimizer steps of the run, what schedule factories are called with.
-    * `no_decay(path, leaf)`: None where the experiment has no such hook.
+    * `groups`: the leaves of params and state, which of them decay, and their first values.
     """
 
     experiment: Experiment
@@ -60,13 +61,11 @@ class Setup:
     device: dict[str, DeviceLeaf]
     device_fields: DeviceValues
     model: Any
-    params: Any
-    state: Any
+    groups: Groups
     schema: dict[str, Schema]
     made: dict[str, Any]
     routing: dict[str, Route]
     residency: dict[str, Residency]
-    no_decay: NoDecay | None
     optimizer: OptimizerConfig
     schedules: dict[str, ScheduleEntry]
     horizon: int
@@ -106,7 +105,9 @@ def prepare(
     experiment = with_values(experiment, values.host)
     seed = int(options["seed"].value)
     model, params, state = build_model(experiment, values, seed)
-    no_decay = leaf_hooks(experiment, params)
+    groups = make_groups(
+        params, state, leaf_hooks(experiment, params), hook_location(experiment, "build_model")
+    )
     looks = {name: look(splits[name], name, seed) for name in PROBED if name in splits}
     routing = route_splits(experiment, values, looks)
     for name, seen in looks.items():
@@ -128,13 +129,11 @@ def prepare(
         values.leaves,
         values,
         model,
-        params,
-        state,
+        groups,
         routing.schema,
         routing.made,
         {**plain_routes(experiment), **routing.routes},
         routing.residency,
-        no_decay,
         optimizer,
         schedules,
         horizon(options, looks["train"].batches if "train" in looks else 0),

@@ -31,7 +31,7 @@ class Recipe:
     `avals` are what `body` is traced with: arrays, and tuples of arrays for the leaves of a tree,
     of the Device fields (`devices_at`) and of the batch (last). `arguments[i]` are the names of the
     arrays of `params[i]`. `body` returns its results flat and, while it is traced, says what they
-    are in `results` and, for a forward, in `outputs` and `tree_spec`.
+    are in `results` and, for a forward, in `outputs` and `tree_spec`; `notes` are for the report.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Recipe:
     tree_spec: TreeSpec | None = None
     of: str | None = None
     wrt: str | None = None
+    notes: list[str] = field(default_factory=list[str])
 
     def field_of_argument(self) -> list[str | None]:
         """Per array of the function, the batch field it is; None for another."""

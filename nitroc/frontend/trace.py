@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 
 from nitroc.errors import HookError
 from nitroc.frontend.bodies import Bodies
-from nitroc.frontend.groups import Groups
 from nitroc.frontend.hookcalls import kept_value_error
 from nitroc.frontend.importer import ImportedFunction, TracedFunction, import_together
 from nitroc.frontend.jax_internals import drop_dead, every_frame_in_locations, jaxpr_as_fun
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from nitroc.frontend.setup import Setup
 
 
+Said = TypeVar("Said", Wrap, str)
+
+
 class Tracer:
     """Traces the hooks of one experiment into functions, for one platform.
 
@@ -31,18 +33,16 @@ class Tracer:
     `importer`.
     """
 
-    def __init__(
-        self, setup: Setup, groups: Groups, platform: str = "cpu", version: str | None = None
-    ) -> None:
+    def __init__(self, setup: Setup, platform: str = "cpu", version: str | None = None) -> None:
         self.setup = setup
-        self.groups = groups
+        self.groups = setup.groups
         self.platform = platform
         self.version = version
         self.root = class_root(type(setup.experiment))
-        self._signatures = Signatures(setup, groups)
-        self._bodies = Bodies(setup, groups, self.root)
+        self._signatures = Signatures(setup, setup.groups)
+        self._bodies = Bodies(setup, setup.groups, self.root)
         self._forwards: dict[int, ImportedFunction] = {}
-        self._said: set[Wrap] = set()
+        self._said: set[Wrap | str] = set()
         jax.clear_caches()
 
     def objective(self) -> tuple[ImportedFunction, ImportedFunction]:
@@ -135,7 +135,7 @@ class Tracer:
             recipe.constants_at,
             recipe.of,
             recipe.wrt,
-            tuple(self._wrap_notes(closed, fields)),
+            (*self._fresh(recipe.notes), *self._wrap_notes(closed, fields)),
             recipe.outputs,
             recipe.tree_spec,
         )
@@ -155,6 +155,10 @@ class Tracer:
         return lowered.compiler_ir("stablehlo")
 
     def _wrap_notes(self, closed: Any, fields: Sequence[str | None]) -> list[str]:
-        fresh = [wrap for wrap in wraps(closed, fields, self.root) if wrap not in self._said]
+        return [wrap.note() for wrap in self._fresh(wraps(closed, fields, self.root))]
+
+    def _fresh(self, notes: Iterable[Said]) -> list[Said]:
+        """Those that no function before this one gave."""
+        fresh = [note for note in dict.fromkeys(notes) if note not in self._said]
         self._said.update(fresh)
-        return [wrap.note() for wrap in fresh]
+        return fresh

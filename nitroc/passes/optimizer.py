@@ -9,7 +9,7 @@ from nitro_dialect.builder import Names, building, emit, emit_scalar
 from nitro_dialect.ir import Group, Module, Program, Rule
 from nitro_dialect.ops import Apply, OptRule, TreeCast
 from nitro_dialect.rewrite import clone
-from nitro_dialect.types import F32, I64, TreeType
+from nitro_dialect.types import F32, I64, NARROW, TreeType
 from nitroc.errors import OptError
 from nitroc.frontend.names import did_you_mean
 from nitroc.passes.structure import (
@@ -20,8 +20,6 @@ from nitroc.passes.structure import (
     gradient,
     train_programs,
 )
-
-NARROW = ("bf16", "f16", "f8E4M3FN", "f8E5M2")
 
 
 @dataclass(frozen=True)

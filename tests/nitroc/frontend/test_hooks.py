@@ -87,13 +87,11 @@ def test_anchors_and_groups_that_are_not_run() -> None:
 
 
 def test_no_decay_is_checked_when_asked() -> None:
-    hook = set_up(tiny(no_decay=lambda self, path, leaf: path == ("b",))).no_decay
-    assert hook is not None
-    assert (hook(("b",), np.zeros(2)), hook(("w",), np.zeros(2))) == (True, False)
-    bad = set_up(tiny(no_decay=lambda self, path, leaf: "no")).no_decay
-    assert bad is not None
-    assert refused("E-HOOK-006", lambda: bad(("b",), np.zeros(2)))
-    assert set_up(tiny()).no_decay is None
+    setup = set_up(tiny(no_decay=lambda self, path, leaf: path == ("w",)))
+    flags = {leaf.path: set(leaf.flags) for leaf in setup.groups.params.leaves}
+    assert flags == {"w": set(), "b": {"decay"}}
+    bad = tiny(no_decay=lambda self, path, leaf: "no")
+    assert "no_decay" in refused("E-HOOK-006", lambda: set_up(bad)).what
 
 
 @pytest.mark.parametrize(
@@ -135,7 +133,7 @@ class FromView(Tiny):
 def test_a_traced_build_model_sees_the_compile_view() -> None:
     setup = set_up(FromView())
     assert setup.traced_init
-    assert setup.params["w"].tolist() == [[3.0] * 2] * 3
+    assert setup.groups.initial["param/w"].tolist() == [[3.0] * 2] * 3
 
     class Reads(FromView):
         @traced

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,13 +16,7 @@ from nitroc.frontend.groups import Groups, default_no_decay, make_groups
 
 
 def groups_of(params: Any, state: Any = (), no_decay: Any = None) -> Groups:
-    setup = SimpleNamespace(
-        params=params,
-        state=state,
-        no_decay=no_decay,
-        routing={"build_model": SimpleNamespace(where="exp.py:7")},
-    )
-    return make_groups(setup)  # type: ignore[arg-type]
+    return make_groups(params, state, no_decay, "exp.py:7")
 
 
 def test_leaves_are_named_by_their_key_path() -> None:

@@ -319,7 +319,7 @@ def test_E04_unsigned_arithmetic_is_reported_once_with_its_line(
     traced = tracer(cls(), batch)
     plain, gradient = traced.objective()
     notes = [*plain.notes, *gradient.notes, *traced.forward(4).notes]
-    assert notes == [
+    assert [note for note in notes if "unsigned" in note] == [
         f"{operation} on the unsigned field img (uint8) wraps at {line_of(cls.forward)}: "
         "cast it first, e.g. `.astype(jnp.float32)`"
     ]
@@ -328,4 +328,4 @@ def test_E04_unsigned_arithmetic_is_reported_once_with_its_line(
 def test_E04_a_cast_field_is_not_reported() -> None:
     batch = {"img": np.full((4, 8), 250, np.uint8), "label": BATCH["label"]}
     plain, gradient = tracer(Cast(), batch).objective()
-    assert plain.notes == gradient.notes == []
+    assert not [note for note in (*plain.notes, *gradient.notes) if "unsigned" in note]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tracing import constants_of, run, tracer
+from tracing import constants_of, run, tracer, trees_of
 
 from nitro_dialect.types import TreeType
 from nitro_runtime.metrics import Concat, Max
@@ -85,12 +85,14 @@ def arguments(traced: Tracer, batch: Mapping[str, Any] = BATCH, **more: Any) -> 
 
 
 def direct(exp: Any, setup: Any, key: jax.Array) -> Any:
+    first, kept = trees_of(setup)
+
     def objective(params: Any) -> Any:
-        out, state = exp.forward(None, params, setup.state, img=BATCH["img"], train=True, key=key)
+        out, state = exp.forward(None, params, kept, img=BATCH["img"], train=True, key=key)
         total, weight = exp.loss(out, label=BATCH["label"], mask=BATCH["mask"])
         return total, (weight, exp.train_metrics(out, label=BATCH["label"]), state)
 
-    return jax.value_and_grad(objective, has_aux=True)(setup.params)
+    return jax.value_and_grad(objective, has_aux=True)(first)
 
 
 def training_key(site: str) -> jax.Array:
@@ -169,8 +171,7 @@ def test_forward_drops_fields_no_output_needs() -> None:
     found = run(forward, arguments(traced))
     wanted, _ = Mlp().forward(
         None,
-        traced.setup.params,
-        traced.setup.state,
+        *trees_of(traced.setup),
         img=BATCH["img"] / 2,
         train=False,
         key=jax.random.key(0),
