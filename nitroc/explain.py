@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nitro_dialect import CODES as IR_CODES
+from nitro_dialect.ir import Leaf
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.errors import UsageError
-from nitro_runtime.manifest import Manifest
+from nitro_runtime.manifest import Manifest, ScheduleEntry
+from nitro_runtime.recorded import CONSTANT
 from nitroc import commands
-from nitroc.building import every_split, report_programs
+from nitroc.building import ROWS, every_split, report_programs
 from nitroc.errors import CODES
+from nitroc.frontend.group_report import NO_DECAY, listed
 from nitroc.frontend.names import did_you_mean, near
 from nitroc.lowering import evaluation_widths, lower
 
@@ -73,13 +76,11 @@ def _bundle(manifest: Manifest) -> str:
             for n, e in manifest.options.items()
         },
     )
-    lines += _section(
-        "groups",
-        {g.name: f"{len(g.leaves)} leaves in {len(g.buffers)} buffers" for g in manifest.groups},
-    )
+    lines += _section("groups", dict(_groups(manifest)))
     lines += _section(
         "slots", {s.name: f"{s.group or s.dtype} = {s.initial}" for s in manifest.slots}
     )
+    lines += _section("schedules", {n: _schedule(e) for n, e in manifest.schedules.items()})
     lines += _section(
         "programs",
         {
@@ -95,9 +96,33 @@ def _bundle(manifest: Manifest) -> str:
         },
     )
     lines += _section("report", {e.name: f"word {e.index}, {e.kind}" for e in manifest.report})
-    rows = {True: "rows are independent", False: "forward mixes rows", None: "not tested"}
-    lines += _section("batching", {"rows": rows[manifest.batching.row_independent]})
+    lines += _section("batching", {"rows": ROWS[manifest.batching.row_independent]})
     return "\n".join(lines)
+
+
+def _groups(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    for group in manifest.groups:
+        yield group.name, f"{len(group.leaves)} leaves in {len(group.buffers)} buffers"
+        if group.role != "param":
+            continue
+        leaves = [Leaf(e.path, e.dtype, e.shape, frozenset(e.flags)) for e in group.leaves]
+        stage = "decay{" in manifest.pipeline
+        decayed = [leaf for leaf in leaves if stage and "decay" in leaf.flags]
+        yield f"{group.name}.decayed", listed(decayed) if stage else NO_DECAY
+        yield f"{group.name}.exempt", listed([leaf for leaf in leaves if leaf not in decayed])
+
+
+def _schedule(entry: ScheduleEntry) -> str:
+    """A constant, or the first, highest and last of the recorded values with their steps."""
+    if entry.table is None:
+        return f"{entry.source}, over {entry.horizon or 'no'} steps, values not recorded"
+    if entry.source == CONSTANT:
+        return repr(entry.table[0])
+    peak = max(range(len(entry.table)), key=entry.table.__getitem__)
+    return (
+        f"first {entry.table[0]!r}, peak {entry.table[peak]!r} at step {peak + 1}, "
+        f"last {entry.table[-1]!r} at step {len(entry.table)}  ({entry.source})"
+    )
 
 
 def _section(title: str, rows: Mapping[str, str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Row independence: whether a row's outputs depend on that row alone, found by running forward.
 
-The same rows with other neighbours, at other places, and with filler must give equal bits. A
+The same rows with other neighbours, at other places, and with filler must give equal bits. The
+weights are the initial ones with noise: a layer that starts at zero would hide what is before it. A
 forward that mixes rows is never filled or coalesced.
 """
 
@@ -15,7 +16,7 @@ from nitro_runtime import pjrt
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.data.schema import conform, look
 from nitro_runtime.host import HostHooks
-from nitro_runtime.machine import Machine, batch_args, field_of
+from nitro_runtime.machine import INITIAL, Machine, batch_args, field_of
 from nitro_runtime.scalars import Scalars
 from nitro_runtime.selftest import fingerprint_text
 from nitroc.bundle.assemble import Golden
@@ -36,20 +37,35 @@ class Probe:
 
 
 def probe_rows(setup: Setup, bundle: Bundle, machine: Machine, host: HostHooks) -> Probe:
-    """Runs every forward program on rows of a split of its width, from the initial weights."""
-    machine.load(bundle.arrays("weights/init.safetensors"))
+    """Runs every forward program on rows of a split of its width.
+
+    goldens are of the initial weights.
+    """
+    initial = bundle.arrays(INITIAL)
+    machine.load(initial)
     machine.seed(int(setup.options["seed"].value))
-    verdicts: list[bool] = []
+    runs: list[tuple[_Forward, Arrays]] = []
     goldens: dict[str, Golden] = {}
     for name, entry in bundle.manifest.programs.items():
         rows = _rows(setup, entry.dims["width"]) if entry.role == "forward" else None
         if rows is None:
             continue
         run = _Forward(machine, name, host)
-        outputs = run(rows)
-        goldens[name] = Golden(run.inputs(rows), outputs, RTOL, fingerprint_text(machine.device))
-        verdicts.append(_independent(run, rows, outputs))
-    return Probe(all(verdicts) if verdicts else None, goldens)
+        goldens[name] = Golden(run.inputs(rows), run(rows), RTOL, fingerprint_text(machine.device))
+        runs.append((run, rows))
+    machine.load(_noisy(initial))
+    return Probe(all(_independent(*one) for one in runs) if runs else None, goldens)
+
+
+def _noisy(initial: Mapping[str, np.ndarray]) -> Arrays:
+    """The weights with every parameter moved by a normal deviate, the same at each build."""
+    rng = np.random.default_rng(0)
+    return {
+        name: (array + rng.normal(size=array.shape)).astype(array.dtype)
+        if name.startswith("param/")
+        else array
+        for name, array in initial.items()
+    }
 
 
 class _Forward:
@@ -96,11 +112,12 @@ def _rows(setup: Setup, width: int) -> Arrays | None:
     return None
 
 
-def _independent(run: Callable[[Arrays], Arrays], rows: Arrays, outputs: Arrays) -> bool:
+def _independent(run: Callable[[Arrays], Arrays], rows: Arrays) -> bool:
     """Other places (rotated), other neighbours (halves swapped for a copy), and filler."""
     width = len(next(iter(rows.values()), ()))
     if width <= 1:
         return True
+    outputs = run(rows)
     rotated = run({name: np.roll(array, 1, axis=0) for name, array in rows.items()})
     if not _equal(rotated, {name: np.roll(x, 1, axis=0) for name, x in outputs.items()}):
         return False

@@ -13,8 +13,10 @@ from nitro_dialect.types import NARROW
 if TYPE_CHECKING:
     from nitroc.frontend.setup import Setup
 
-ADDED = {"default": "level 0", "attribute": "level 1"}
+LEVELS = {"default": "level 0", "attribute": "level 1"}
 """The level of a rule, by what decided it."""
+
+NO_DECAY = "none, there is no decay stage"
 
 
 def report_groups(setup: Setup) -> None:
@@ -27,10 +29,10 @@ def report_groups(setup: Setup) -> None:
     decayed = [leaf for leaf in group.leaves if optimizer.decays and "decay" in leaf.flags]
     exempt = [leaf for leaf in group.leaves if not optimizer.decays or "decay" not in leaf.flags]
     add("", f"{_count(group.leaves)}, {sum(prod(leaf.shape) for leaf in group.leaves)} values")
-    add(".rule", optimizer.rule.name, ADDED[optimizer.sources["optimizer"]])
+    add(".rule", optimizer.rule.name, LEVELS[optimizer.sources["optimizer"]])
     add(".learning_rate", f"{optimizer.learning_rate!r}, 1.0 of the base")
-    add(".decayed", _listed(decayed) if optimizer.decays else "none, there is no decay stage")
-    add(".exempt", _listed(exempt))
+    add(".decayed", listed(decayed) if optimizer.decays else NO_DECAY)
+    add(".exempt", listed(exempt))
     add(".frozen", "none")
     if optimizer.decays:
         add(".anchor", "zero")
@@ -46,11 +48,12 @@ def _masters(setup: Setup, leaves: Sequence[Leaf]) -> str:
     if not narrow:
         return "none, no leaf is narrower than f32"
     if setup.options["master_weights"].value:
-        return f"f32 beside {_listed(narrow)}"
-    return f"declined, updates are rounded into {_listed(narrow)}"
+        return f"f32 beside {listed(narrow)}"
+    return f"declined, updates are rounded into {listed(narrow)}"
 
 
-def _listed(leaves: Sequence[Leaf]) -> str:
+def listed(leaves: Sequence[Leaf]) -> str:
+    """How many, and their paths; runs of equal sub-trees fold."""
     names = ", ".join(leaf.path for leaf in fold(leaves))
     return f"{_count(leaves)}: {names}" if leaves else "none"
 

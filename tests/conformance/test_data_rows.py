@@ -13,6 +13,7 @@ import pytest
 from whole import INPUTS, Linear, bits, handle, losses, missed, rows, trained
 
 import nitroc as nt
+from nitro_runtime.bundle import Bundle
 from nitro_runtime.errors import NitroError
 
 NAMES = list("abcdef")
@@ -251,6 +252,25 @@ def test_E13_rows_that_are_mixed_are_never_filled(tmp_path: Path) -> None:
     np.testing.assert_allclose(nitro.validate()["val_loss"], wanted, rtol=1e-5)
     two = nitro.predict({"x": val["x"][4:]})
     np.testing.assert_allclose(two, outputs[1], rtol=1e-5, atol=1e-6)
+
+
+class FromZero(Centred):
+    """Its head starts at zero, and so do all outputs."""
+
+    def build_model(self, key: Any) -> Any:
+        return None, {"w": jnp.zeros(INPUTS)}, {}
+
+
+def test_E13_a_head_that_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
+    nt.build(FromZero(), tmp_path / "bundle")
+    assert Bundle.open(tmp_path / "bundle").manifest.batching.row_independent is False
+
+
+def test_rows_that_can_not_be_tested_here_are_never_filled(tmp_path: Path) -> None:
+    nt.build(Linear(), tmp_path / "bundle", platform="cuda")
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert manifest.batching.row_independent is None
+    assert {"forward.b2", "forward.b4"} <= manifest.programs.keys()
 
 
 class Broken(Linear):

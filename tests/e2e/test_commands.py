@@ -475,9 +475,16 @@ def test_explain_of_a_bundle_and_an_experiment(made):
     bundle = succeed("explain", made / "b").out
     for said in ("scale           Device 1.0", "train_step", "metrics", "slots:"):
         assert said.split()[0] in bundle
+    assert "default.exempt   " in bundle
+    assert "learning_rate  " in bundle.partition("schedules:")[2]
     text = succeed("explain", made / "line.py", "--set", "power=3", "--accum", "2").out
     assert "power          GraphConst 3" in text
     assert "(keyword, baked)" in text
+    assert "default.exempt " in text
+    assert "forward.b4 " in text.partition("programs:")[2]
+    unknown = command("explain", made / "line.py", "--platform", "cdua")
+    assert unknown.status == 2
+    assert "cuda" in unknown.err
 
 
 def test_ir_shows_stages_changes_and_programs(made):
