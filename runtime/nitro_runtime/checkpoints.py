@@ -24,6 +24,7 @@ from nitro_runtime.stopping import check_mode
 LIST = "checkpoints.json"
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST = 200
+_KEYS = ("file", "epoch", "step", "score", "metric", "mode", "stop_reason", "run_id", "parent")
 
 Entry = dict[str, Any]
 
@@ -45,9 +46,19 @@ def read_manifest(directory: str | Path) -> list[Entry]:
         return []
     except ValueError as error:
         raise CheckpointError(2, f"{LIST} can't be read: {error}", where=str(place)) from error
-    return [
-        row for row in cast("list[Entry]", rows) if (place / row["file"] / "meta.json").exists()
-    ]
+    listed = cast("list[Any]", rows if isinstance(rows, list) else [None])
+    if not all(isinstance(row, dict) and set(_KEYS) <= row.keys() for row in listed):
+        raise CheckpointError(
+            2,
+            f"{LIST} is no list of checkpoints",
+            where=str(place),
+            help="put the file back, or name a checkpoint by its path",
+        )
+    return [row for row in cast("list[Entry]", rows) if _is_there(place, row)]
+
+
+def _is_there(place: Path, row: Entry) -> bool:
+    return (place / row["file"] / "meta.json").exists()
 
 
 def standard_name(epoch: int, step: int, metric: str | None, score: float | None) -> str:
@@ -185,7 +196,8 @@ class TopKCheckpointer:
             name = _ILLEGAL.sub("_", name).lstrip(".")[:_LONGEST]
         name = name or standard_name(epoch, step, metric, score)
         taken = {r["file"] for r in rows} | _foreign_names(self.directory, row["run_id"])
-        return f"{name}-{row['run_id']}" if name in taken else name
+        unique = (name, f"{name}-{row['run_id']}", f"{name}-{row['run_id']}-{step}")
+        return next((one for one in unique if one not in taken), unique[-1])
 
     def _kept(self, rows: Sequence[Entry]) -> list[Entry]:
         """All of `rows` but those of the newest row's run that it and the best `k` displace."""
@@ -240,20 +252,25 @@ class TopKCheckpointer:
                 f"a checkpoint could not be written in {self.directory}: {error}",
                 where=str(self.directory),
                 help="free the disk or give another directory; the last checkpoint stands",
+                step_found=True,
             ) from error
 
     def finish(self, run_id: str, stop_reason: str) -> None:
         """Records why the run ended in its newest checkpoint, and stops the writer."""
-        rows = self.entries()
-        own = [row for row in rows if row["run_id"] == run_id]
-        if own:
-            last = max(own, key=lambda row: row["step"])
-            last["stop_reason"] = stop_reason
-            place = self.directory / last["file"]
-            meta = {**read_meta(place), "stop_reason": stop_reason}
-            replace_file(place / snapshots.META, meta_bytes(meta))
-            self._write_list(rows)
-        self.close()
+        try:
+            rows = self.entries()
+            own = [row for row in rows if row["run_id"] == run_id]
+            if own:
+                self._end(max(own, key=lambda row: row["step"]), stop_reason)
+                self._write_list(rows)
+        finally:
+            self.close()
+
+    def _end(self, last: Entry, stop_reason: str) -> None:
+        last["stop_reason"] = stop_reason
+        place = self.directory / last["file"]
+        meta = {**read_meta(place), "stop_reason": stop_reason}
+        replace_file(place / snapshots.META, meta_bytes(meta))
 
     def close(self) -> None:
         """Waits for the writer and ends its thread."""

@@ -52,8 +52,8 @@ class NitroError(Exception):
     """What happened, where, and the fix, under a stable code.
 
     `where` is `file:line` or the name of a field, hook or file; `help`, when none is given, is the
-    code's own; `also` are further findings, one line each; `step_found` marks data and schedule
-    errors that a running step met (exit 1).
+    code's own; `also` are further findings, one line each; `step_found` marks errors of
+    data, schedules and checkpoints that a running step met (exit 1).
     """
 
     area: ClassVar[str] = "RUN"

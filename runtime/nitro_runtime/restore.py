@@ -201,17 +201,21 @@ def nothing_left(record: Snapshot, max_epochs: int, max_steps: int | None, rule:
     """Why a finished run stays finished; None when a limit grew or the stopping rule changed."""
     meta = record.meta
     reason = meta.get("stop_reason")
-    if reason not in DONE or _grew(meta["options"], max_epochs, max_steps):
+    if reason not in DONE or _grew(reason, meta["options"], max_epochs, max_steps):
         return None
     if reason == "early_stop" and _changed(meta, rule):
         return None
     return f"the run ended as {reason} at epoch {meta['epoch']}, step {meta['step']}"
 
 
-def _grew(stored: Mapping[str, Any], max_epochs: int, max_steps: int | None) -> bool:
+def _grew(reason: str, stored: Mapping[str, Any], max_epochs: int, max_steps: int | None) -> bool:
+    """Whether the limit that ended the run did; after an early stop, any."""
     old_steps = stored["max_steps"]
     more_steps = old_steps is not None and (max_steps is None or max_steps > old_steps)
-    return more_steps or max_epochs > stored["max_epochs"]
+    more_epochs = max_epochs > stored["max_epochs"]
+    if reason == "max_steps":
+        return more_steps
+    return more_epochs or (reason == "early_stop" and more_steps)
 
 
 def _changed(meta: Mapping[str, Any], rule: Any) -> bool:

@@ -42,6 +42,8 @@ class RunDirectory:
         self.path = Path(path).absolute()
         self._locked = False
         self._status: dict[str, Any] = {}
+        self._say: Callable[[str], None] = _silent
+        self._told = False
         self._written = 0.0
 
     def probe(self) -> None:
@@ -65,7 +67,10 @@ class RunDirectory:
 
     def acquire(self, say: Callable[[str], None]) -> None:
         """Takes the lock; E-RUN-002 when a live process holds it, one line when a dead one did."""
-        content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
+        self._say = say
+        pid = os.getpid()
+        row = {"pid": pid, "host": socket.gethostname(), "began": _began(pid)}
+        content = json.dumps(row).encode()
         while True:
             try:
                 handle = os.open(self._lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -80,14 +85,15 @@ class RunDirectory:
     def _recover(self, say: Callable[[str], None]) -> None:
         holder = _read_json(self._lock)
         pid, host = holder.get("pid"), holder.get("host")
-        if host == socket.gethostname() and isinstance(pid, int) and not _alive(pid):
+        here = host == socket.gethostname()
+        if here and isinstance(pid, int) and not _alive(pid, holder.get("began")):
             say(f"{self._lock}: process {pid} is gone, its lock is taken over")
         elif holder or _age(self._lock) < 1.0:
             raise RunError(
                 2,
                 f"process {pid} on {host} is training in {self.path}",
                 where=str(self._lock),
-                help="wait for it, stop it, or give another run_dir",
+                help="wait for it, stop it, or give another run_dir; delete a lock of nobody's",
             )
         self._lock.unlink(missing_ok=True)
 
@@ -111,12 +117,17 @@ class RunDirectory:
                 replace_file(target, content)
 
     def status(self, **changes: Any) -> None:
-        """Writes `status.json` with `changes`; nothing else is lost when it can't be."""
+        """Writes `status.json` with `changes`; when it can't be, that is said once, and no more."""
         self._status.update(changes, updated_at=utc_now())
         self._status.setdefault("pid", os.getpid())
         self._status.setdefault("host", socket.gethostname())
         self._written = time.monotonic()
-        replace_file(self.path / "status.json", _json_bytes(self._status), sync=False)
+        try:
+            replace_file(self.path / "status.json", _json_bytes(self._status), sync=False)
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                self._say(f"status.json can't be written, which is said once: {error}")
 
     def due(self) -> bool:
         """Whether `status.json` is a second old."""
@@ -135,14 +146,30 @@ def _read_json(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _alive(pid: int) -> bool:
+def _silent(_: str) -> None:
+    return None
+
+
+def _alive(pid: int, began: object) -> bool:
+    """Whether process `pid` is there, and no other that got its number since `began`."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
-    return True
+    except PermissionError:  # another user's, but there
+        pass
+    now = _began(pid)
+    return began is None or now is None or began == now
+
+
+def _began(pid: int) -> str | None:
+    """When a process began, as the system counts; None where it does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # The name in parentheses may hold spaces; the 20th field after it is the start time.
+        return f"{boot} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    except (OSError, IndexError):
+        return None
 
 
 def _age(path: Path) -> float:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from nitro_runtime.errors import UsageError
 from nitro_runtime.options import RunOptions
 from nitro_runtime.run import Run, store_row
 from nitro_runtime.run_dir import utc_now
@@ -50,11 +53,11 @@ def _meta(run: Run) -> dict[str, Any]:
         "skips": {"all": 0, "row": 0},
         "seed": run.seed,
         "horizon": run.total,
-        "options": {**record.get("options", {}), **options(run.options)},
+        "options": strict({**record.get("options", {}), **options(run.options)}),
         "preset": record.get("preset"),
         "fields": fields(run),
         "devices": device_record(run),
-        "derived": record.get("derived"),
+        "derived": strict(record.get("derived")),
         "layout": run.machine.layout.rows(),
         "anchors": {},
         "metrics": [store_row(row) for row in run.history.rows],
@@ -80,7 +83,7 @@ def fields(run: Run) -> dict[str, Any]:
     entries = run.machine.manifest.fields
     recorded = {n: e.value for n, e in entries.items() if e.kind == "Host"}
     baked = {n: e.value for n, e in entries.items() if e.kind == "GraphConst"}
-    return {**recorded, **run.host.record().get("fields", {}), **baked}
+    return strict({**recorded, **run.host.record().get("fields", {}), **baked})
 
 
 def device_record(run: Run) -> dict[str, Any]:
@@ -90,19 +93,51 @@ def device_record(run: Run) -> dict[str, Any]:
     """
     known = run.host.record().get("devices")
     if known:
-        return known
+        return strict(known)
     scalars = {name: run.scalars.values[name] for name in run.scalars.device_names()}
     arrays = {
         name: {"dtype": str(value.dtype), "shape": list(np.shape(value))}
         for name, value in run.machine.device_values.items()
     }
-    return {**scalars, **arrays}
+    return strict({**scalars, **arrays})
 
 
 def stopper_state(stopper: Any) -> Any:
-    """The stopping rule's memory; null for a rule that keeps none, or none to be stored."""
+    """The stopping rule's memory; null for a rule that keeps none, or none to be stored.
+
+    E-USAGE-067 for one that is not plain JSON.
+    """
     if stopper is None or not hasattr(stopper, "state_dict"):
         return None
-    state = stopper.state_dict()
-    json.dumps(state, allow_nan=False)
+    state = strict(stopper.state_dict())
+    try:
+        json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            67,
+            f"state_dict() of {type(stopper).__name__} is not plain JSON: {error}",
+            where="option early_stop",
+            help="return numbers, text, lists and dicts, or leave state_dict out",
+        ) from error
     return state
+
+
+def strict(value: Any) -> Any:
+    """`value` with `{"repr": "nan"}` for each number that is not finite, which JSON lacks."""
+    if isinstance(value, Mapping):
+        return {k: strict(v) for k, v in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in cast("list[Any]", value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"repr": repr(float(value))}
+    return value
+
+
+def loose(value: Any) -> Any:
+    """The inverse of `strict`."""
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value)
+        if items.keys() == {"repr"} and items["repr"] in ("nan", "inf", "-inf"):
+            return float(items["repr"])
+        return {k: loose(v) for k, v in items.items()}
+    return [loose(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value

@@ -14,6 +14,7 @@ from nitro_runtime.loop import Loop
 from nitro_runtime.machine import TRAIN
 from nitro_runtime.restore import DONE, nothing_left
 from nitro_runtime.run import Run
+from nitro_runtime.saving import stopper_state
 from nitro_runtime.signals import TERMINATED, Interrupts
 from nitro_runtime.stopping import check_metric
 from nitro_runtime.training import TrainProgram
@@ -66,6 +67,7 @@ def _train(run: Run, interrupts: Interrupts) -> None:
     reason, error = "error", None
     try:
         check_metrics(run)
+        check_records(run)
         reason = Loop(run, _ready(run), interrupts).train()
     except GuardError as failed:
         reason, error = "diverged", failed
@@ -114,6 +116,13 @@ def check_metrics(run: Run) -> None:
         check_metric(name, emitted, option)
 
 
+def check_records(run: Run) -> None:
+    """What loggers and the stopping rule give a checkpoint can be stored, before there is one."""
+    if run.checkpointer is not None:
+        run.loggers.states()
+        stopper_state(run.stopper)
+
+
 def _ready(run: Run) -> TrainProgram:
     """Compiles everything this run is known to need, said in one line."""
     machine = run.machine
@@ -137,24 +146,36 @@ def _ready(run: Run) -> TrainProgram:
 
 
 def _finish(run: Run, reason: str, error: BaseException | None) -> None:
-    """Says everywhere how the run ended."""
-    run.stop_reason = reason
+    """Says everywhere how the run ended; a last checkpoint that could not be written fails it."""
     run.display.stop()
+    unwritten = _finish_checkpoints(run, reason)
+    if unwritten is not None and error is not None:
+        run.say(_one_line(unwritten))
+    elif unwritten is not None:
+        reason, error = "error", unwritten
+    run.stop_reason = reason
     text = None if error is None else f"failed: {_one_line(error)}"
+    run.loggers.finish(reason, text)
+    run.directory.status(
+        state="failed" if reason in FAILED else "done",
+        stop_reason=reason,
+        step=run.step,
+        t=run.t,
+        epoch=run.epoch,
+        error=text,
+    )
+    if unwritten is not None and error is unwritten:
+        raise unwritten
+
+
+def _finish_checkpoints(run: Run, reason: str) -> Exception | None:
+    finish = getattr(run.checkpointer, "finish", None)
     try:
-        finish = getattr(run.checkpointer, "finish", None)
         if finish is not None:
             finish(run.run_id, reason)
-    finally:
-        run.loggers.finish(reason, text)
-        run.directory.status(
-            state="failed" if reason in FAILED else "done",
-            stop_reason=reason,
-            step=run.step,
-            t=run.t,
-            epoch=run.epoch,
-            error=text,
-        )
+    except Exception as error:  # a store of the user's own may raise anything: said, then raised
+        return error
+    return None
 
 
 def _one_line(error: BaseException) -> str:

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from nitro_runtime import pjrt
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.checkpoints import TopKCheckpointer
 from nitro_runtime.compiling import compiler
 from nitro_runtime.data.prefetch import unwrap
 from nitro_runtime.data.source import order
+from nitro_runtime.dtypes import ir_dtype, spell
 from nitro_runtime.errors import DataError
 from nitro_runtime.evaluation import Evaluator
 from nitro_runtime.history import History
@@ -27,7 +30,7 @@ from nitro_runtime.progress import Display, display
 from nitro_runtime.restore import Restored, check_graphconst, check_layout, find, find_weights
 from nitro_runtime.run import Run, load_row
 from nitro_runtime.run_dir import RunDirectory, new_run_id
-from nitro_runtime.saving import device_record
+from nitro_runtime.saving import device_record, loose, strict
 from nitro_runtime.scalars import Scalars
 from nitro_runtime.schedules import Schedule, resolve
 from nitro_runtime.selftest import check_device, platform_name
@@ -178,17 +181,23 @@ class _Setup:
         meta = restored.record.meta
         run.step, run.t, run.epochs = int(meta["step"]), int(meta["t"]), int(meta["epoch"])
         run.history = History([load_row(row) for row in meta["metrics"]])
+        run.last_checkpoint = (restored.name, run.step)
         if restored.forks:
             run.parent = {"run_id": meta["run_id"], "file": restored.name}
         else:
             run.run_id, run.parent = meta["run_id"], meta["parent"]
-            run.last_checkpoint = (restored.name, run.step)
         self._take_up_stopper(run.stopper, meta.get("early_stop"))
         run.loggers.reattach(meta.get("logger"))
         if meta["horizon"] != run.total:
             self.note(f"resume: the horizon was {meta['horizon']} steps, it is {run.total}")
         self._say_changes(meta.get("devices") or {}, device_record(run))
-        self._say_changes(meta.get("derived") or {}, self.host.record().get("derived") or {})
+        self._say_changes(
+            meta.get("derived") or {}, strict(self.host.record().get("derived") or {})
+        )
+        for name, value in run.machine.device_values.items():
+            stored = restored.record.arrays.get(f"device/{name}")
+            if stored is not None and not np.array_equal(stored, value, equal_nan=True):
+                self.note(f"resume: {name}, {spell(ir_dtype(value.dtype), value.shape)}, changed")
 
     def _say_changes(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Device and derived values: the run's win, a line each."""
@@ -200,7 +209,7 @@ class _Setup:
         if stopper is None:
             return
         if stored is not None and hasattr(stopper, "load_state_dict"):
-            stopper.load_state_dict(stored)
+            stopper.load_state_dict(loose(stored))
         else:
             self.note("resume: the stopping rule keeps no memory, it starts afresh")
 

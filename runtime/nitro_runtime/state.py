@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nitro_runtime.dtypes import np_dtype
-from nitro_runtime.manifest import ArgEntry, GroupEntry, Manifest, SlotEntry
+from nitro_runtime.manifest import ArgEntry, GroupEntry, Manifest
 
 LIVING = ("param", "slot", "state")
 HALTED = "halted"
@@ -110,10 +110,6 @@ class Layout:
             if leaf.buffer == arg.buffer:
                 name = f"{_prefix(arg)}/{leaf.path}"
                 yield _row(name, leaf.shape, arg.dtype, group.name, "frozen" in leaf.flags)
-
-    def slot(self, name: str) -> SlotEntry | None:
-        """The slot called `name`, if the bundle has it."""
-        return self._slots.get(name)
 
 
 def _row(

@@ -15,8 +15,9 @@ Keys are joined by `.`.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -214,9 +215,15 @@ def unflatten(spec: TreeSpec, leaves: Mapping[str, Any]) -> Any:
         case "dict":
             return dict(zip(spec.keys, inner, strict=True))
         case "named":
-            fields = [(str(key), Any) for key in spec.keys]
-            return NamedTuple(spec.name, fields)(*inner)
+            return _named_type(spec.name, tuple(map(str, spec.keys)))(*inner)
         case "tuple":
             return tuple(inner)
         case _:
             return inner
+
+
+@functools.cache
+def _named_type(name: str, fields: tuple[str, ...]) -> Callable[..., Any]:
+    """One class per named tuple, so that what two calls give has one type."""
+    entries = [(field, Any) for field in fields]
+    return NamedTuple(name, entries)
