@@ -14,8 +14,7 @@ from nitro_runtime.data import wrapped
 from nitro_runtime.host import NoHost, Scalar
 from nitro_runtime.logging import JSONLogger
 from nitro_runtime.machine import CONSTANTS
-from nitro_runtime.manifest import ScheduleEntry
-from nitro_runtime.schedules import schedule
+from nitro_runtime.schedules import PlainSchedule
 
 CONSTANT = "constant"
 """The source of a scalar that no schedule moves; its table has one value."""
@@ -38,7 +37,9 @@ def recorded_host(bundle: Bundle, splits: Mapping[str, Any]) -> NoHost:
         if entry.table
     }
     moving = {
-        n: schedule(_Table(e)) for n, e in entries.items() if e.source != CONSTANT and e.table
+        name: PlainSchedule(entry.table.__getitem__, len(entry.table))
+        for name, entry in entries.items()
+        if entry.source != CONSTANT and entry.table
     }
     return NoHost(
         splits={name: wrapped(source) for name, source in splits.items()},
@@ -80,14 +81,3 @@ def _exact(value: float, dtype: str) -> Scalar:
     if dtype == "i1":
         return bool(value)
     return int(value) if dtype.startswith("i") else value
-
-
-class _Table:
-    """A recorded schedule: asked with `step - 1`, holding its last value."""
-
-    def __init__(self, entry: ScheduleEntry) -> None:
-        assert entry.table is not None
-        self._values = entry.table
-
-    def __call__(self, index: int) -> float:
-        return self._values[min(index, len(self._values) - 1)]

@@ -23,9 +23,10 @@ Kind = Literal["number", "factory", "plain"]
 
 @dataclass(frozen=True)
 class PlainSchedule:
-    """`f`, asked with `step - 1`, never with the horizon."""
+    """`f`, asked with `step - 1`, never with the horizon; `steps`: how far it goes, if it ends."""
 
     f: Callable[[int], Any]
+    steps: int | None = None
 
 
 def schedule(f: Callable[[int], Any]) -> PlainSchedule:
@@ -64,7 +65,7 @@ class Schedule:
         return value
 
     def _held(self, step: int) -> int:
-        if step <= self.horizon:
+        if step <= self.horizon or self.kind == "number":
             return step
         if self.warning is None:
             self.warning = (
@@ -92,25 +93,21 @@ class Schedule:
         return f"{self.name}: taken for {asked}" + (f"; {seen}" if seen else "")
 
 
-def resolve(
-    name: str, value: Any, total: int, *, dtype: str = "f32", horizon: int | None = None
-) -> Schedule:
+def resolve(name: str, value: Any, total: int, *, dtype: str = "f32") -> Schedule:
     """The schedule of scalar `name` given as a number, a factory or a plain schedule.
 
-    `total` is the horizon handed to a factory (`schedule_total` when that is pinned); `horizon`
-    is where the last value is held from, `total` by default. Exceptions of the user's functions
-    surface as themselves.
+    `total` is the horizon: what a factory is called with, and where the last value is held from.
+    Exceptions of the user's functions surface as themselves.
     """
     total = max(total, 1)
-    horizon = max(horizon or total, 1)
     if isinstance(value, PlainSchedule):
-        return Schedule(name, "plain", value.f, horizon, dtype)
+        return Schedule(name, "plain", value.f, min(total, value.steps or total), dtype)
     if not callable(value):
         number = coerce(value, name, 1, dtype)
-        return Schedule(name, "number", lambda _: number, horizon, dtype)
+        return Schedule(name, "number", lambda _: number, total, dtype)
     made = value(total)
     if callable(made):
-        return Schedule(name, "factory", cast("Callable[[int], Any]", made), horizon, dtype)
+        return Schedule(name, "factory", cast("Callable[[int], Any]", made), total, dtype)
     if _scalar(made) is None:
         raise ScheduleError(
             1,
@@ -119,7 +116,7 @@ def resolve(
             where=f"schedule {name}",
             help="return f(step) from the factory, or say nt.schedule(f)",
         )
-    return Schedule(name, "plain", value, horizon, dtype)
+    return Schedule(name, "plain", value, total, dtype)
 
 
 def coerce(value: Any, name: str, step: int, dtype: str) -> Number:

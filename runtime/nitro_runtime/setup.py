@@ -158,16 +158,15 @@ class _Setup:
         return total if limit is None else min(total, limit)
 
     def _scalars(self, total: int, first: int) -> Scalars:
-        """The scalars at step `first`; each schedule is resolved with the horizon, once."""
+        """The scalars at step `first`; each schedule is resolved with the horizon, once, or with
+        the one that `schedule_total` pins."""
         entries = {s.name: s for p in self.manifest.programs.values() for s in p.scalars}
-        handed = self.options.schedule_total or total
         schedules: dict[str, Schedule] = {
             name: resolve(
                 name,
                 value,
-                handed,
+                self.options.schedule_total or total,
                 dtype=entries[name].dtype if name in entries else "f32",
-                horizon=total,
             )
             for name, value in self.host.schedules.items()
         }

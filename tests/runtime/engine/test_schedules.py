@@ -55,10 +55,24 @@ def test_C01_a_factory_is_called_once_with_the_horizon(
     assert curve.steps == list(range(1, total + 1))
 
 
-def test_schedule_total_pins_the_horizon_and_the_last_value_holds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("total", [100, 3])
+def test_schedule_total_pins_the_horizon_and_the_last_value_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], total: int
+) -> None:
     curve = Recorded()
-    trained(tmp_path, curve, max_epochs=1, schedule_total=100)
-    assert curve.totals == [100]
+    trained(tmp_path, curve, max_epochs=2, schedule_total=total, quiet=False)
+    assert curve.totals == [total]
+    assert curve.steps == list(range(1, min(total, 8) + 1))
+    held = f"is past its horizon of {total} steps, the last value is held"
+    assert capsys.readouterr().err.count(held) == (total == 3)
+
+
+def test_a_number_has_no_horizon_to_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path, 0.01, max_epochs=2, schedule_total=3, quiet=False)
+    assert rates(tmp_path) == [0.01] * 8
+    assert "horizon" not in capsys.readouterr().err
 
 
 def test_B03_every_real_number_is_one_program(tmp_path: Path) -> None:
