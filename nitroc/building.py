@@ -38,11 +38,11 @@ from nitro_runtime.manifest import (
     SlotEntry,
     TensorEntry,
 )
-from nitro_runtime.recorded import CONSTANT, HOST_HOOKS
+from nitro_runtime.recorded import HOST_HOOKS
 from nitro_runtime.schedules import resolve
 from nitroc import sources
 from nitroc.bundle.assemble import Golden, ProgramPart, assemble
-from nitroc.bundle.values import recorded
+from nitroc.bundle.values import constant, recorded
 from nitroc.emit.layout import GroupLayout
 from nitroc.frontend.binding import report_split
 from nitroc.frontend.experiment import config_metadata
@@ -319,9 +319,7 @@ def _routing(setup: Setup) -> RoutingEntry:
 def _schedules(setup: Setup, *, tables: bool) -> dict[str, ScheduleEntry]:
     """Every scalar: a constant, or the schedule's values over the horizon of the build."""
     host = ExperimentHost(setup)
-    entries = {
-        name: ScheduleEntry(CONSTANT, None, (float(value),)) for name, value in host.values.items()
-    }
+    entries = {name: constant(value) for name, value in host.values.items()}
     for name, value in host.schedules.items():
         table = _table(name, value, setup.horizon) if tables else None
         entries[name] = ScheduleEntry("schedules", setup.horizon or None, table)

@@ -25,7 +25,7 @@ from nitro_runtime.selftest import platform_name
 from nitro_runtime.trees import flatten
 from nitroc import sources
 from nitroc.building import build_files
-from nitroc.bundle.values import recorded
+from nitroc.bundle.values import recorded, restored
 from nitroc.bundle.writer import check_target, write_bundle
 from nitroc.dumps import Dump
 from nitroc.emit.compat import resolve_compat
@@ -233,15 +233,16 @@ def _recorded_fields(bundle: Bundle, cls: type[Experiment]) -> dict[str, Any]:
         array = stored.get(f"device/{field.name}")
         if array is not None:
             values[field.name] = array
-        elif isinstance(entry.value, dict):
+            continue
+        value = restored(entry.value)
+        if isinstance(value, dict):
             raise BuildError(
                 85,
                 f"the value of {field.name} was {entry.value}, which a bundle can't give back",
                 where=f"{cls.__name__}.{field.name}",
                 help="make it the field's default, or give it in Python",
             )
-        else:
-            values[field.name] = convert(entry.value, field.type)
+        values[field.name] = convert(value, field.type)
     return values
 
 

@@ -15,6 +15,7 @@ from nitro_runtime.manifest import Manifest, ScheduleEntry
 from nitro_runtime.recorded import CONSTANT
 from nitroc import commands
 from nitroc.building import ROWS, every_split, report_programs
+from nitroc.bundle.values import restored
 from nitroc.errors import CODES
 from nitroc.frontend.group_report import NO_DECAY, listed
 from nitroc.frontend.names import did_you_mean, near
@@ -67,7 +68,8 @@ def _code(code: str) -> str:
 def _bundle(manifest: Manifest) -> str:
     lines = [f"{manifest.name}: bundle {manifest.digest[:16]}, pipeline {manifest.pipeline}"]
     lines += _section(
-        "fields", {n: f"{e.kind} {e.value}  ({e.source})" for n, e in manifest.fields.items()}
+        "fields",
+        {n: f"{e.kind} {restored(e.value)}  ({e.source})" for n, e in manifest.fields.items()},
     )
     lines += _section(
         "options",
@@ -114,6 +116,8 @@ def _groups(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 def _schedule(entry: ScheduleEntry) -> str:
     """A constant, or the first, highest and last of the recorded values with their steps."""
+    if entry.table is None and entry.source == CONSTANT:
+        return "not finite: see the field"
     if entry.table is None:
         return f"{entry.source}, over {entry.horizon or 'no'} steps, values not recorded"
     if entry.source == CONSTANT:

@@ -29,12 +29,12 @@ from nitro_runtime.manifest import (
     ScheduleEntry,
     TensorEntry,
 )
-from nitro_runtime.recorded import CONSTANT
 from nitro_runtime.records import from_json
 from nitro_runtime.tensors import TensorFileError, read_tensors
 from nitro_runtime.trees import flatten
 from nitroc import commands
 from nitroc.building import assemble_programs, every_split, hook_of, producer
+from nitroc.bundle.values import constant, recorded
 from nitroc.bundle.writer import write_bundle
 from nitroc.dumps import CONSTANTS, FUNCTIONS, SCHEDULES
 from nitroc.emit.program import import_text, program_text
@@ -243,11 +243,7 @@ def _functions(module: Module, root: Path, version: str) -> dict[str, bytes]:
 
 def _schedules(module: Module, root: Path) -> dict[str, ScheduleEntry]:
     """The scalars' values: those beside the dump, else what the module itself says."""
-    found = {
-        device.name: ScheduleEntry(CONSTANT, None, (float(device.value),))
-        for device in module.devices
-        if device.value is not None
-    }
+    found = {d.name: constant(d.value) for d in module.devices if d.value is not None}
     file = root / SCHEDULES
     if not file.is_file():
         return found
@@ -275,7 +271,7 @@ def _manifest(
     """What a module says of a bundle: no routing, no schema of splits but the train program's."""
     devices = {device.name: device for device in module.devices}
     fields = {
-        name: FieldEntry("Device", str(device.type), device.value, "", "default")
+        name: FieldEntry("Device", str(device.type), recorded(device.value), "", "default")
         for name, device in devices.items()
     }
     batch = {

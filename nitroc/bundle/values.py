@@ -11,7 +11,10 @@ from typing import Any, cast
 import numpy as np
 
 from nitro_runtime.canonical import Json, digest
+from nitro_runtime.manifest import ScheduleEntry
+from nitro_runtime.recorded import CONSTANT
 
+_NOT_FINITE = ("nan", "inf", "-inf")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -35,6 +38,19 @@ def recorded(value: object) -> Json:
         if all(isinstance(key, str) for key in mapping):
             return {str(key): recorded(item) for key, item in mapping.items()}
     return {"repr": _repr(value)}
+
+
+def restored(value: Json) -> Any:
+    """A number or container as `recorded` gave it; NaN and the infinities are numbers again."""
+    if isinstance(value, dict) and value.get("repr") in _NOT_FINITE:
+        return float(str(value["repr"]))
+    return value
+
+
+def constant(value: float) -> ScheduleEntry:
+    """The entry of a scalar that nothing moves; JSON has no NaN or infinity to record."""
+    held = float(value)
+    return ScheduleEntry(CONSTANT, None, (held,) if math.isfinite(held) else None)
 
 
 def _array(array: np.ndarray[Any, Any]) -> Json:

@@ -13,7 +13,7 @@ from nitroc.frontend.experiment import Experiment
 from nitroc.frontend.hooks import not_run
 from nitroc.frontend.options import has_attribute, is_method, read_attribute
 from nitroc.frontend.source import class_root, function_location
-from nitroc.rules import RAdam, Rule
+from nitroc.rules import RAdam, Rule, zeros
 
 DEFAULTS = {"learning_rate": 1e-3, "weight_decay": 0.0}
 
@@ -77,11 +77,15 @@ def read_optimizer(
 
 
 def read_rule(experiment: Experiment) -> Rule:
-    """The rule of `optimizer`, RAdam without one."""
+    """The rule of `optimizer`, RAdam without one.
+
+    E-OPT-043 for what is no rule, E-HOOK-005 for a slot that this version does not start.
+    """
     if not has_attribute(experiment, "optimizer"):
         return RAdam
     value = _ask(experiment, "optimizer")
     if isinstance(value, Rule):
+        _refuse_made_slots(value)
         return value
     raise OptError(
         43,
@@ -89,6 +93,16 @@ def read_rule(experiment: Experiment) -> Rule:
         where=accessor_location(experiment, "optimizer"),
         help="give one of nt.rules, or a function decorated with nt.rule",
     )
+
+
+def _refuse_made_slots(rule: Rule) -> None:
+    for slot, start in rule.slots.items():
+        if callable(start) and start is not zeros:
+            raise not_run(
+                f"slot {slot} of rule {rule.name}, which a function of the parameter starts",
+                rule.where,
+                "start it as nt.zeros, or as a number",
+            )
 
 
 def accessor_location(experiment: Experiment, name: str) -> str:

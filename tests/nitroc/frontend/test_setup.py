@@ -15,7 +15,7 @@ from nitro_runtime.data.arrays import arrays
 from nitroc.frontend import fields as nt
 from nitroc.frontend.report import BindingReport
 from nitroc.frontend.setup import prepare, probe_split, route_prediction
-from nitroc.rules import SGD, Adam
+from nitroc.rules import SGD, Adam, rule
 
 
 class Deriving(Tiny):
@@ -147,6 +147,11 @@ def test_attributes_decide_the_rules_floats() -> None:
     assert optimizer.sources["b2"] == "attribute"
 
 
+@rule(slots={"mu": lambda p: p * 2})
+def started_by_the_parameter(g: Any, mu: Any, *, b1: float = 0.9) -> Any:
+    return b1 * mu + g, mu
+
+
 @pytest.mark.parametrize(
     ("members", "code", "says"),
     [
@@ -157,6 +162,7 @@ def test_attributes_decide_the_rules_floats() -> None:
         ({"b1": lambda self, group: "big"}, "E-OPT-042", "b1"),
         ({"learning_rate": lambda self: 0.1}, "E-HOOK-002", "group"),
         ({"optimizer": lambda self, group: "adam"}, "E-OPT-043", "str"),
+        ({"optimizer": lambda self, group: started_by_the_parameter}, "E-HOOK-005", "slot mu"),
     ],
 )
 def test_optimizer_settings_refused(members: dict[str, Any], code: str, says: str) -> None:
