@@ -321,15 +321,16 @@ def _schedules(setup: Setup, *, tables: bool) -> dict[str, ScheduleEntry]:
     host = ExperimentHost(setup)
     entries = {name: constant(value) for name, value in host.values.items()}
     for name, value in host.schedules.items():
-        table = _table(name, value, setup.horizon) if tables else None
+        dtype = setup.device[name].dtype if name in setup.device else "f32"
+        table = _table(name, value, setup.horizon, dtype) if tables else None
         entries[name] = ScheduleEntry("schedules", setup.horizon or None, table)
     return entries
 
 
-def _table(name: str, value: Any, horizon: int) -> tuple[float, ...] | None:
+def _table(name: str, value: Any, horizon: int, dtype: str) -> tuple[float, ...] | None:
     if not 0 < horizon <= LONGEST_TABLE:
         return None
-    curve = resolve(name, value, horizon)
+    curve = resolve(name, value, horizon, dtype=dtype)
     return tuple(float(curve(step)) for step in range(1, horizon + 1))
 
 

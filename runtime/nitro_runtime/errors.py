@@ -146,42 +146,6 @@ class RunError(NitroError):
 declare(
     "USAGE",
     {
-        1: (
-            "an unknown option or field",
-            "No run option and no field of the experiment has this name.",
-            "Use one of the names listed.",
-        ),
-        2: (
-            "an option is out of range",
-            "The value is not one the option can have; the message states the range.",
-            "Give a value in the range.",
-        ),
-        3: (
-            "an option this version does not have",
-            "The option belongs to the language, and nothing here would act on it.",
-            "Leave it at the value named.",
-        ),
-        4: (
-            "the value of --set can't be read",
-            "VALUE is read by the declared type: JSON for containers, none, bare words for text.",
-            "Write a value of the type shown.",
-        ),
-        5: (
-            "a baked value can't change when a bundle runs",
-            "GraphConst fields and baked options are part of the compiled programs.",
-            "Build again with the new value.",
-        ),
-        6: (
-            "a field can't be set on the command line",
-            "Its declared type is no scalar, so text does not say what value is meant.",
-            "Annotate it with a scalar type, or give the value in Python.",
-        ),
-        7: (
-            "an option that a bundle can't record",
-            "resume and checkpoint belong to one run; loggers, checkpointers, stoppers and "
-            "schedules are Python objects.",
-            "Give it to the run, or write the object in the experiment.",
-        ),
         60: (
             "an option is out of range",
             "A run option has a value outside its range.",
@@ -331,26 +295,6 @@ declare(
             "a field has no batch axis",
             "Axis 0 of every routed field is the batch.",
             "Give it one value per row, or make it a Device field.",
-        ),
-        10: (
-            "the splits are no dict with train",
-            "build_data returns a dict of splits: train, and any others.",
-            'Return {"train": source, ...}.',
-        ),
-        11: (
-            "there is no such split",
-            "The experiment's data has no split of this name.",
-            "Use one of those listed.",
-        ),
-        12: (
-            "two splits have fields of different types or shapes",
-            "Every split runs through programs of the train split's shapes.",
-            "Give the field the same dtype and row shape in both splits.",
-        ),
-        13: (
-            "a short last train batch",
-            "The train program takes whole batches only; filler rows would change the gradient.",
-            "Drop the last batch in the loader (drop_last=True), or choose another batch size.",
         ),
         30: (
             "a dtype no program holds",
@@ -563,21 +507,6 @@ declare(
             "The directory holds no run, or none with this id.",
             "`nitroc runs` lists those there are.",
         ),
-        4: (
-            "the experiment's own code raised",
-            "A host hook, a schedule, a logger or a data source raised while a bundle was used.",
-            "Fix the line that is named; the whole traceback is in the file that is named.",
-        ),
-        5: (
-            "a defect of nitroc",
-            "Something failed inside nitroc, with no line of the experiment involved.",
-            "Please report it with the file that the message names.",
-        ),
-        6: (
-            "a file could not be read or written",
-            "The system refused: no space, no permission, a folder that went away.",
-            "Make room or mend the path that the message names, then run again.",
-        ),
     },
 )
 
@@ -712,74 +641,6 @@ declare(
             "a metric with a reserved name",
             "Lines of the log and rows of the history have keys of this name.",
             "Give the metric another name.",
-        ),
-    },
-)
-
-declare(
-    "USAGE",
-    {
-        30: (
-            "no such command",
-            "The first word after nitroc is no command.",
-            "nitroc --help lists them.",
-        ),
-        31: (
-            "a flag can't be understood",
-            "A flag is unknown, misses its value, or has one of another type.",
-            "Ask the command: nitroc COMMAND --help.",
-        ),
-        32: (
-            "--set without a value",
-            "--set takes NAME=VALUE.",
-            "Write --set width=256.",
-        ),
-        33: ("unknown check", "--check knows roundtrip.", "Write --check roundtrip."),
-        34: (
-            "what to build",
-            "Neither an experiment nor a dump was named, or both.",
-            "Give exp.py, or --from FILE.nir.",
-        ),
-        35: (
-            "a preset and an instance",
-            "Nitro was given an instance and the name of a preset.",
-            'Write Nitro(Cls, "name"), or Nitro(from_preset(Cls, "name")).',
-        ),
-        36: (
-            "unknown platform",
-            "--platform names none of cpu, cuda, rocm, tpu.",
-            "Name one of them.",
-        ),
-        37: (
-            "two things that exclude each other",
-            "A flag was given that the other one has already decided.",
-            "Leave one of them out.",
-        ),
-        38: (
-            "unknown code",
-            "explain was asked for a code that no package has.",
-            "Copy the code from the error.",
-        ),
-        39: (
-            "no such stage or program",
-            "ir was asked for a stage or a program that is not there.",
-            "Choose one of those the message lists.",
-        ),
-        40: (
-            "the output can't be written",
-            "The file system refused: a missing directory, no permission, no space.",
-            "Name a file in a directory that can be written.",
-        ),
-    },
-)
-
-declare(
-    "DATA",
-    {
-        90: (
-            "not an npz of plain arrays",
-            "The file is missing, damaged, or holds objects.",
-            "Write it with numpy.savez(file, field=array).",
         ),
     },
 )

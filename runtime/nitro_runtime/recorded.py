@@ -5,7 +5,7 @@ Scalars are those the manifest records, constant or as tables; no hook of the ex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nitro_runtime.bundle import Bundle
@@ -37,7 +37,7 @@ def recorded_host(bundle: Bundle, splits: Mapping[str, Any]) -> NoHost:
         if entry.table
     }
     moving = {
-        name: PlainSchedule(entry.table.__getitem__, len(entry.table))
+        name: _curve(entry.table, dtypes.get(name, "f32"))
         for name, entry in entries.items()
         if entry.source != CONSTANT and entry.table
     }
@@ -75,6 +75,10 @@ def _metrics_are_compiled(bundle: Bundle) -> bool:
     words = [word.name for p in programs if p.role == "reduce" for word in p.report]
     results = [r.name for p in programs if p.role == "reduce" for r in p.results]
     return any(not name.startswith(("loss.", "report")) for name in (*words, *results))
+
+
+def _curve(table: Sequence[float], dtype: str) -> PlainSchedule:
+    return PlainSchedule(lambda index: _exact(table[index], dtype), len(table))
 
 
 def _exact(value: float, dtype: str) -> Scalar:

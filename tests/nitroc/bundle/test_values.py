@@ -13,6 +13,7 @@ from whole import INPUTS, Linear
 
 import nitroc as nt
 from nitro_runtime.bundle import Bundle
+from nitro_runtime.recorded import recorded_host
 from nitroc.bundle.values import constant, recorded, restored
 from nitroc.commands import _recorded_fields  # pyright: ignore[reportPrivateUsage]
 
@@ -50,3 +51,32 @@ def test_values_that_are_not_finite_are_built_recorded_and_run(tmp_path: Path) -
     direct = nt.Nitro(given, run_dir=tmp_path / "direct", **options).train()
     assert trained.parameters["w"].shape == (INPUTS,)
     np.testing.assert_array_equal(trained.parameters["w"], direct.parameters["w"])
+
+
+class Switched(Linear):
+    """A switch and a whole number that move from step to step."""
+
+    on: nt.Device[bool] = True
+    times: nt.Device[int] = 1
+
+    @property
+    def schedules(self) -> dict[str, Any]:
+        return {
+            "on": lambda total: lambda step: step % 2 == 0,
+            "times": lambda total: lambda step: step,
+        }
+
+    def forward(self, model: Any, params: Any, state: Any, *, x: Any) -> Any:
+        top = jnp.where(self.on, 1.0, 2.0) * self.times
+        return (x @ params["w"] + params["b"]) * top, state
+
+
+def test_curves_of_switches_and_whole_numbers_are_recorded_in_their_own_type(
+    tmp_path: Path,
+) -> None:
+    bundle = Bundle.open(nt.build(Switched(), tmp_path / "bundle"))
+    assert (bundle.manifest.schedules["on"].table or ())[:3] == (0.0, 1.0, 0.0)
+    curves = recorded_host(bundle, {"train": []}).schedules
+    asked = [curves[name].f(1) for name in ("on", "times")]
+    assert asked == [True, 2]
+    assert list(map(type, asked)) == [bool, int]
