@@ -90,7 +90,7 @@ class Signatures:
     def init(self) -> Recipe:
         recipe = Recipe("init")
         _append(recipe, "seed", SEED, _WORDS)
-        recipe.results += [Parameter("param", PARAMS_TYPE), Parameter("state", STATE_TYPE)]
+        recipe.results += [Parameter("params", PARAMS_TYPE), Parameter("state", STATE_TYPE)]
         return recipe
 
     def _append_model(self, recipe: Recipe) -> None:
