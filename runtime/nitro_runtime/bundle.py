@@ -150,24 +150,17 @@ def _read_manifest(data: bytes) -> Manifest:
 
 
 def _read_files(root: Path, manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, bytes]:
-    """Check 6. Sizes are compared first: a file of another size is not read."""
-    refuse(
-        6,
-        [
-            Finding(name, "", f"{entry.size} bytes", f"{sizes[name]} bytes")
-            for name, entry in manifest.files.items()
-            if sizes[name] != entry.size
-        ],
-    )
-    files = {n: read_file(root, n, entry.size) for n, entry in manifest.files.items()}
-    refuse(
-        6,
-        [
-            finding
-            for name, entry in manifest.files.items()
-            for finding in checks.check_content(name, files[name], entry)
-        ],
-    )
+    """Check 6. A file of another size is not read."""
+    files: dict[str, bytes] = {}
+    findings: list[Finding] = []
+    for name, entry in manifest.files.items():
+        if sizes[name] != entry.size:
+            found = f"{sizes[name]} bytes"
+            findings.append(Finding(name, "", f"{entry.size} bytes", found))
+            continue
+        files[name] = read_file(root, name, entry.size)
+        findings += checks.check_content(name, files[name], entry)
+    refuse(6, findings)
     return files
 
 

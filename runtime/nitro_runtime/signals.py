@@ -13,12 +13,13 @@ TERMINATED = 143
 class Interrupts:
     """Handles signals while open, on the main thread only; elsewhere it never sees one.
 
-    The handler sets `caught`, which the loop polls. A second Ctrl-C raises KeyboardInterrupt at
-    once.
+    The handler sets `caught`, which the loop polls; SIGTERM stays it. A second Ctrl-C raises
+    KeyboardInterrupt at once.
     """
 
     def __init__(self) -> None:
         self.caught: int | None = None
+        self._ctrl_c = False
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -38,9 +39,12 @@ class Interrupts:
         self._old.clear()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.caught == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.caught = number
+        if number == signal.SIGINT:
+            if self._ctrl_c:
+                raise KeyboardInterrupt
+            self._ctrl_c = True
+        if not self.terminated:
+            self.caught = number
 
     @property
     def terminated(self) -> bool:

@@ -268,6 +268,16 @@ def test_all_failures_of_a_check_are_reported_together() -> None:
     assert len(error.also) + 1 == len(made) - 1
 
 
+def test_a_cut_file_and_a_changed_one_are_reported_together(tmp_path: Path) -> None:
+    place = write_bundle(files(), tmp_path / "bundle")
+    cut, changed = place / TRAIN_FILE, place / INIT
+    cut.write_bytes(cut.read_bytes()[:-1])
+    changed.write_bytes(changed.read_bytes()[:-1] + b"~")
+    with pytest.raises(BundleError, match="E-BUNDLE-006") as caught:
+        Bundle.open(place)
+    assert all(name in str(caught.value) for name in (TRAIN_FILE, INIT))
+
+
 def test_an_open_bundle_does_not_see_later_changes(tmp_path: Path) -> None:
     made = files()
     path = write_bundle(made, tmp_path / "b")

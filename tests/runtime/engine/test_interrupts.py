@@ -19,6 +19,7 @@ from nitro_runtime.checkpoints import TopKCheckpointer, read_manifest
 from nitro_runtime.data import arrays
 from nitro_runtime.engine import Engine
 from nitro_runtime.logging import JSONLogger
+from nitro_runtime.signals import Interrupts
 from nitro_runtime.snapshot import read_directory
 
 TESTS = Path(__file__).parents[2]
@@ -120,6 +121,15 @@ def test_sigterm_ends_with_its_exit_status(tmp_path: Path) -> None:
     assert "there is no checkpoint yet" in err
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert (status["state"], status["stop_reason"]) == ("done", "interrupted")
+
+
+def test_sigterm_stays_what_ended_the_run_and_only_a_second_ctrl_c_is_at_once() -> None:
+    with Interrupts() as interrupts:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+        assert interrupts.terminated
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_a_batch_that_never_comes_does_not_hold_ctrl_c(tmp_path: Path) -> None:
