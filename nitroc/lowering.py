@@ -134,7 +134,7 @@ def lower(setup: Setup, target: Target, widths: Sequence[Width], *, mixed: bool 
     module.rules[rule.name] = rule.build()
     module.left = pipeline_text(setup)
     module.name = type(setup.experiment).__name__
-    notes = tuple(note for f in imported.values() for note in f.notes)
+    notes = (*(note for f in imported.values() for note in f.notes), *tracer.unread())
     made = emit(
         module,
         {f.function.digest: f.serialized for f in imported.values()},

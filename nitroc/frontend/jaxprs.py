@@ -51,6 +51,14 @@ def foreign_use(closed: ClosedJaxpr, inputs: int, root: str | None) -> tuple[boo
     return bool(foreign), None
 
 
+def read_inputs(closed: ClosedJaxpr, names: Sequence[str | None]) -> set[str]:
+    """The names, one per input or None, of the inputs that an equation or a result reads."""
+    jaxpr = closed.jaxpr
+    read = {id(v) for e in jaxpr.eqns for v in e.invars} | {id(v) for v in jaxpr.outvars}
+    pairs = zip(jaxpr.invars, names, strict=True)
+    return {name for var, name in pairs if name is not None and id(var) in read}
+
+
 def wraps(closed: ClosedJaxpr, fields: Sequence[str | None], root: str | None) -> list[Wrap]:
     """What wraps in `closed`, whose input i is the batch field `fields[i]` (None: another)."""
     tainted = {

@@ -52,6 +52,15 @@ class Recipe:
         others = sum(map(len, self.arguments)) - len(self.fields)
         return [*([None] * others), *self.fields]
 
+    def device_of_argument(self, devices: Collection[str]) -> list[str | None]:
+        """Per array of the function, the Device leaf it is; None for another."""
+        leaves = range(self.constants_at, self.constants_at + len(devices))
+        return [
+            name if index in leaves and name in devices else None
+            for index, names in enumerate(self.arguments)
+            for name in names
+        ]
+
 
 class Signatures:
     """Recipes with their parameters, in the order that every caller keeps.

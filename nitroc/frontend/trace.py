@@ -13,7 +13,7 @@ from nitroc.frontend.bodies import Bodies
 from nitroc.frontend.hookcalls import kept_value_error
 from nitroc.frontend.importer import ImportedFunction, TracedFunction, import_together
 from nitroc.frontend.jax_internals import drop_dead, every_frame_in_locations, jaxpr_as_fun
-from nitroc.frontend.jaxprs import Wrap, foreign_use, wraps
+from nitroc.frontend.jaxprs import Wrap, foreign_use, read_inputs, wraps
 from nitroc.frontend.signatures import Body, Recipe, Signatures
 from nitroc.frontend.source import class_root
 
@@ -43,6 +43,7 @@ class Tracer:
         self._bodies = Bodies(setup, setup.groups, self.root)
         self._forwards: dict[int, ImportedFunction] = {}
         self._said: set[Wrap | str] = set()
+        self._read: set[str] = set(setup.optimizer.device.values())
         jax.clear_caches()
 
     def objective(self) -> tuple[ImportedFunction, ImportedFunction]:
@@ -91,6 +92,14 @@ class Tracer:
         """`@init`: a traced `build_model`, from the seed to `param` and `state`."""
         return self._imported((self._signatures.init(), self._bodies.init()))[0]
 
+    def unread(self) -> list[str]:
+        """A note for each Device leaf that no function traced so far reads, nor the optimizer."""
+        return [
+            f"Device {name} is read by no traced hook: no program depends on it"
+            for name in self.setup.device
+            if name not in self._read
+        ]
+
     def _require(self, *hooks: str) -> None:
         for hook in hooks:
             if hook not in self.setup.routing:
@@ -121,6 +130,8 @@ class Tracer:
         if kept:
             raise kept_value_error(line)
         smaller, used = drop_dead(closed, [not (drop_fields and f) for f in fields])
+        kept = compress(recipe.device_of_argument(self.setup.device), used)
+        self._read.update(read_inputs(smaller, list(kept)))
         live = {name for name, read in zip(fields, used, strict=True) if name and read}
         own = len(recipe.params) - len(recipe.fields)
         there = [i < own or names[0] in live for i, names in enumerate(recipe.arguments)]

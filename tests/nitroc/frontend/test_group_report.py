@@ -100,6 +100,37 @@ def test_a_loss_without_a_weight_is_said_once_to_be_a_mean_of_means() -> None:
     assert text.count("loss is (sum, weight)") == 1
 
 
+class Scaled(nt.Experiment):
+    """Of its Device fields a hook reads one, the optimizer another, nothing the third."""
+
+    scale: nt.Device[float] = 0.5
+    b1: nt.Device[float] = 0.9
+    idle: nt.Device[float] = 0.5
+
+    def build_data(self) -> Any:
+        return {"train": batches()}
+
+    def build_model(self, key: Any) -> Any:
+        return None, {"idle": jnp.ones((3, 2))}, {}
+
+    def forward(self, model: Any, params: Any, state: Any, *, x: Any) -> Any:
+        return x @ params["idle"] * self.scale, state
+
+    def loss(self, outputs: Any, *, label: Any) -> Any:
+        return outputs.mean() + self.idle * 0
+
+
+def test_a_device_field_that_no_program_reads_is_said() -> None:
+    def loss(self: Any, outputs: Any, *, label: Any) -> Any:
+        return outputs.mean()
+
+    said = "is read by no traced hook"
+    assert said not in built_report(Scaled())
+    text = built_report(type("Idle", (Scaled,), {"loss": loss})())
+    assert f"Device idle {said}" in text
+    assert text.count(said) == 1
+
+
 def test_splits_looked_at_when_building_are_reported_once() -> None:
     def build_data(self: Any) -> Any:
         fields = {"x": jnp.ones((10, 3)), "label": jnp.zeros(10, jnp.int32)}
