@@ -65,7 +65,7 @@ ROWS = {
 }
 """What was found of row independence."""
 
-UNRECORDED = ("data", "resume", "checkpoint", "preset")
+UNRECORDED = ("data", "resume", "checkpoint")
 """Options that a bundle holds no value of: they belong to one run."""
 
 
@@ -82,7 +82,6 @@ def build_files(
     target: Target,
     *,
     origin: sources.Origin | None = None,
-    preset: str | None = None,
     given: Mapping[str, str] | None = None,
 ) -> Built:
     """Everything of the bundle of `setup`.
@@ -92,7 +91,7 @@ def build_files(
     """
     setup = every_split(setup)
     widths = evaluation_widths(setup)
-    parts = _Parts(setup, target, origin, preset, dict(given or {}))
+    parts = _Parts(setup, target, origin, dict(given or {}))
     lowered = lower(setup, target, widths)
     probe = _probe(parts, lowered)
     if not probe.independent:
@@ -130,7 +129,6 @@ class _Parts:
     setup: Setup
     target: Target
     origin: sources.Origin | None
-    preset: str | None
     given: Mapping[str, str]
 
 

@@ -59,7 +59,8 @@ class Chosen:
 
     def setup(self, options: Mapping[str, Any]) -> Setup:
         """The experiment set up; `options` are keywords, the recorded ones come after."""
-        return prepare(self.experiment, options, self.options)
+        named = {} if self.preset is None else {"preset": self.preset}
+        return prepare(self.experiment, {**options, **named}, self.options)
 
 
 def choose(
@@ -146,7 +147,6 @@ def build(
         chosen.setup(options),
         target,
         origin=chosen.origin,
-        preset=chosen.preset,
         given=chosen.given,
     )
     if dump is not None:

@@ -32,13 +32,15 @@ class Nitro:
         nitro = nt.Nitro(Digits(width=64), max_epochs=5)
         nitro = nt.Nitro(Digits, "small", width=64, max_epochs=5)     # a preset, then keywords
 
-    Options are the run options, `quiet` and `backend`. Errors of setup are raised here.
+    Options are the run options, `quiet` and `backend`; `preset=` of an instance is its name only, for
+    the records. Errors of setup are raised here.
     """
 
     def __init__(
         self,
         experiment: Experiment | type[Experiment],
         preset: str | None = None,
+        /,
         *,
         quiet: bool = False,
         backend: str | None = None,
@@ -50,8 +52,7 @@ class Nitro:
         )
         self._quiet = quiet
         self._backend = backend
-        self._preset = preset or options.get("preset")
-        self._host: HostHooks = ExperimentHost(self._setup, preset=self._preset)
+        self._host: HostHooks = ExperimentHost(self._setup)
         self._engine: Engine | None = None
         self._first: Any = None
         if options.get("resume") or options.get("checkpoint"):
@@ -75,7 +76,6 @@ class Nitro:
         handle._setup = setup
         handle._quiet = options.quiet
         handle._backend = options.backend
-        handle._preset = None
         handle._host = host
         handle._first = None
         handle._engine = Engine(bundle, host, options)
@@ -92,7 +92,7 @@ class Nitro:
             setup = self._setup
             if self._first is not None:  # whether its rows mix is found by running forward on them
                 setup = replace(setup, splits={"train": [self._first]})
-            built = build_files(setup, target, preset=self._preset)
+            built = build_files(setup, target)
             bundle = Bundle.from_files(built.files, trusted=True)
             options = run_options(
                 self._setup.experiment,
@@ -252,12 +252,14 @@ def _instance(
             "a preset by position goes with a class, and this is an instance",
             help='Nitro(Cls, "name", ...), or Nitro(from_preset(Cls, "name"))',
         )
+    if preset is None and options.get("preset") is not None:
+        preset, options = options["preset"], {n: v for n, v in options.items() if n != "preset"}
     if preset is None:
-        values: dict[str, Any] = {}
-    else:
-        values = preset_values(experiment, preset)
+        given, options = split_keywords(experiment, options)
+        return experiment(**given), options
+    values = preset_values(experiment, preset)
     given, options = split_keywords(experiment, options)
-    return experiment(**{**values, **given}), options
+    return experiment(**{**values, **given}), {**options, "preset": preset}
 
 
 def nested(leaves: Mapping[str, np.ndarray]) -> Any:

@@ -32,9 +32,8 @@ class ExperimentHost:
     current host copies; the instance itself never changes.
     """
 
-    def __init__(self, setup: Setup, *, preset: str | None = None) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.preset = preset
         self.experiment = setup.experiment
         self.splits: Mapping[str, Any] = {n: wrapped(s) for n, s in setup.splits.items()}
         self.device_arrays: dict[str, np.ndarray] = {
@@ -100,7 +99,7 @@ class ExperimentHost:
         setup = self.setup
         return {
             "options": {n: recorded(o.value) for n, o in setup.options.items() if n not in ONE_RUN},
-            "preset": self.preset,
+            "preset": setup.options["preset"].value,
             "fields": {
                 **{n: recorded(v) for n, v in setup.graphconst.items()},
                 **{n: recorded(v) for n, v in setup.host.items()},
@@ -120,7 +119,7 @@ class ExperimentHost:
         flat |= {name: recorded(value) for name, value in setup.graphconst.items()}
         flat |= {name: _device_record(value) for name, value in self._leaves.items()}
         flat |= {n: recorded(o.value) for n, o in setup.options.items() if n not in ONE_RUN}
-        return {**flat, "preset": self.preset, "nitroc": importlib.metadata.version("nitroc")}
+        return {**flat, "nitroc": importlib.metadata.version("nitroc")}
 
     def report(self) -> str:
         return self.setup.report.text()

@@ -139,6 +139,7 @@ def test_presets_and_settings_are_recorded_and_honoured(place):
     assert (fields["scale"].value, fields["scale"].source) == (2.0, "--set")
     succeed("run", "b", "-q")
     (params,) = lines("here", "params")
+    assert params["preset"] == "big"
     assert (params["power"], params["scale"], params["seed"]) == (3, 2.0, 9)
     assert lines("here", "tags")[0]["tags"] == ["q"]
     assert json.loads(Path("here/status.json").read_text())["epoch"] == 3
