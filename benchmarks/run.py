@@ -26,6 +26,7 @@ from handwritten import HandWritten  # noqa: E402
 
 import nitroc as nt  # noqa: E402
 from nitro_runtime import pjrt  # noqa: E402
+from nitro_runtime.evaluation import place_context  # noqa: E402
 from nitroc.building import build_files  # noqa: E402
 from nitroc.frontend.setup import prepare  # noqa: E402
 from nitroc.lowering import Target  # noqa: E402
@@ -136,9 +137,7 @@ def _bare(experiment: Digits, train: Any, directory: str) -> Callable[[], Any]:
         for arg in program.entry.args
         if arg.role == "batch"
     }
-    row = run.machine.put_scalars(program, run.scalars)
-    if row is not None:
-        given["scalars"] = row
+    given.update(place_context(run.machine, program, run.scalars, {}))
 
     def epoch() -> None:
         results: list[Any] = []

@@ -127,8 +127,9 @@ class Engine:
         scalars = {n: v for n, v in values.items() if n not in arrays}
         for name, value in scalars.items():
             run.scalars.check(name, value)
-        for name, value in arrays.items():
-            run.machine.set_device_array(name, value)
+        checked = {name: run.machine.device_array(name, v) for name, v in arrays.items()}
+        for name, array in checked.items():
+            run.machine.set_device_array(name, array)
         for name, value in scalars.items():
             run.scalars.set(name, value)
         for name, value in values.items():

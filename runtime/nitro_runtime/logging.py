@@ -220,7 +220,7 @@ class Loggers:
 
     def states(self) -> Any:
         """What `meta.json` keeps of the loggers: a record, or a list when a list was given."""
-        records = [_state(logger) for logger in self.all]
+        records = [self._state(logger) for logger in self.all]
         return records if self._several else (records[0] if records else None)
 
     def reattach(self, stored: Any) -> None:
@@ -240,10 +240,18 @@ class Loggers:
             if record.get("state") is not None:
                 logger.reattach(record["state"])
 
+    def _state(self, logger: Any) -> dict[str, Any]:
+        state = None
+        if hasattr(logger, "logger_state"):
+            try:
+                state = logger.logger_state()
+            except Exception as error:  # as in `_call`
+                self._report(logger, "logger_state", error)
+        return _record(logger, state)
 
-def _state(logger: Any) -> dict[str, Any]:
+
+def _record(logger: Any, state: Any) -> dict[str, Any]:
     name = type(logger).__name__
-    state = logger.logger_state() if hasattr(logger, "logger_state") else None
     try:
         json.dumps(state, allow_nan=False)
     except (TypeError, ValueError) as error:

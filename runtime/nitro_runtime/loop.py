@@ -50,7 +50,7 @@ class Loop:
         """Runs to the end and gives the stop reason; a failing step or hook raises."""
         run = self._run
         if run.options.max_epochs == 0:
-            self._validate(0)
+            self._validate(run.epochs)
             return "completed"
         run.display.start(run.options.max_epochs, run.total)
         while run.epochs < run.options.max_epochs:
@@ -116,6 +116,7 @@ class Loop:
                 # What a source, a schedule or a batch raised stands; the steps dispatched before
                 # it are still accounted for. After a step that failed there are none.
                 self._drain()
+                self._lines.write_last()
                 raise
         self._drain()
         self._report_waits(waits, epoch)
@@ -173,6 +174,7 @@ class Loop:
             later.drop()
         self._flights.clear()
         run.scalars.restore(self._committed)
+        self._lines.write_last()
         self._lines.write(flight, values)
         name = error.name if isinstance(error, GuardError) else "weight"
         run.loggers.annotation(
@@ -282,12 +284,13 @@ class Loop:
         """Ends inside an epoch: the last epoch's checkpoint stands, and what is lost is said."""
         run = self._run
         self._lines.write_last()
-        if reason != "interrupted":
+        where = f"inside epoch {run.epoch}" if run.position else f"before epoch {run.epochs + 1}"
+        if run.position and reason != "interrupted":
             self._validate(run.epoch, partial=True)
         name, step = run.last_checkpoint or (None, 0)
         stands = f"the last checkpoint is {name}" if name else "there is no checkpoint yet"
         run.say(
-            f"stopped ({reason}) at step {run.step}, inside epoch {run.epoch}: {stands}, "
+            f"stopped ({reason}) at step {run.step}, {where}: {stands}, "
             f"{run.step - step} steps are not in it"
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from nitro_runtime.errors import UsageError, near
 from nitro_runtime.host import HostHooks
 from nitro_runtime.manifest import ArgEntry, ProgramEntry
 from nitro_runtime.pjrt import DeviceArray, Executable
-from nitro_runtime.scalars import Scalars
 from nitro_runtime.state import LIVING, Layout
 
 CONSTANTS = "weights/constants.safetensors"
@@ -56,7 +54,7 @@ class Machine:
         bundle: Bundle,
         device: pjrt.Device,
         host: HostHooks,
-        compiler: Callable[[str, ProgramEntry], Executable],
+        compiler: Callable[[str, ProgramEntry, Callable[[], None] | None], Executable],
     ) -> None:
         self.bundle = bundle
         self.manifest = bundle.manifest
@@ -64,7 +62,8 @@ class Machine:
         self.layout = Layout(bundle.manifest)
         self.cells: dict[str, DeviceArray] = {}
         self.device_values = {name: np.asarray(v) for name, v in host.device_arrays.items()}
-        self.compile_seconds = 0.0
+        self.poll: Callable[[], None] | None = None
+        """Called while a program compiles; what it raises ends the wait."""
         self._compiler = compiler
         self._programs: dict[str, Program] = {}
         self._place_fixed()
@@ -126,8 +125,8 @@ class Machine:
             found.update(self.layout.unpack(arg, pjrt.read(self.cells[arg.name])))
         return found
 
-    def set_device_array(self, leaf: str, value: Any) -> None:
-        """Replaces an array Device value; E-USAGE-063 for another name, -065 for another shape."""
+    def device_array(self, leaf: str, value: Any) -> np.ndarray:
+        """`value` as the leaf holds it; E-USAGE-063 for another name, -065 for another shape."""
         arg = next((a for a in self._args("device") if a.name == f"device.{leaf}"), None)
         if arg is None:
             names = [a.name.removeprefix("device.") for a in self._args("device")]
@@ -146,7 +145,12 @@ class Machine:
                 f"{leaf} is {found}, expected {spell(arg.dtype, arg.shape)}",
                 where=f"field {leaf}",
             )
-        self.device_values[leaf] = array.astype(dtype)
+        return array.astype(dtype)
+
+    def set_device_array(self, leaf: str, array: np.ndarray) -> None:
+        """Replaces an array Device value by what `device_array` gave."""
+        (arg,) = (a for a in self._args("device") if a.name == f"device.{leaf}")
+        self.device_values[leaf] = array
         self.cells[arg.name] = self.put(array, arg)
 
     # ----------------------------------------------------------------------------- programs
@@ -159,13 +163,11 @@ class Machine:
         """The program, compiled now if it wasn't."""
         found = self._programs.get(name)
         if found is None:
-            started = time.perf_counter()
             entry = self.bundle.program(name)
-            run = self._compiler(name, entry)
+            run = self._compiler(name, entry, self.poll)
             donated = [(entry.args[arg].name, result) for arg, result in entry.donate]
             names = [arg.name for arg in entry.args]
             found = self._programs[name] = Program(name, entry, run, names, donated)
-            self.compile_seconds += time.perf_counter() - started
         return found
 
     @property
@@ -180,13 +182,6 @@ class Machine:
         for name, index in program.donated:
             cells[name] = results[index]
         return results
-
-    def put_scalars(self, program: Program, scalars: Scalars) -> DeviceArray | None:
-        """The packed scalars of a program, as they are now."""
-        for arg in program.entry.args:
-            if arg.role == "scalars":
-                return self.put(scalars.pack(program.entry.scalars, arg.shape), arg)
-        return None
 
     def put_fields(
         self, args: Sequence[ArgEntry], fields: Mapping[str, np.ndarray]

@@ -68,7 +68,10 @@ def _train(run: Run, interrupts: Interrupts) -> None:
     try:
         check_metrics(run)
         check_records(run)
-        reason = Loop(run, _ready(run), interrupts).train()
+        reason = Loop(run, _ready(run, interrupts), interrupts).train()
+    except _Interrupted:
+        reason = "interrupted"
+        run.say(f"stopped ({reason}) while programs compiled: no step was made")
     except GuardError as failed:
         reason, error = "diverged", failed
         raise
@@ -123,9 +126,19 @@ def check_records(run: Run) -> None:
         stopper_state(run.stopper)
 
 
-def _ready(run: Run) -> TrainProgram:
+class _Interrupted(Exception):
+    """A signal came while programs compiled."""
+
+
+def _ready(run: Run, interrupts: Interrupts) -> TrainProgram:
     """Compiles everything this run is known to need, said in one line."""
     machine = run.machine
+
+    def poll() -> None:
+        if interrupts.caught is not None:
+            raise _Interrupted
+
+    machine.poll = poll
     before = set(machine.compiled)
     hits = cache.cache_stats()["hits"]
     started = time.perf_counter()
@@ -134,8 +147,11 @@ def _ready(run: Run) -> TrainProgram:
     if source is not None:
         last = probe(unwrap(source), "val", run.seed).last_rows
         needed += run.evaluator.programs("val", [] if last is None else [last])
-    for name in needed:
-        machine.program(name)
+    try:
+        for name in needed:
+            machine.program(name)
+    finally:
+        machine.poll = None
     made = [name for name in machine.compiled if name not in before]
     if made:
         run.say(
