@@ -16,7 +16,7 @@ from nitro_dialect.types import TreeType
 from nitro_runtime import pjrt
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.compiling import compiler
-from nitro_runtime.errors import NitroError
+from nitro_runtime.errors import NitroError, ScheduleError
 from nitro_runtime.machine import Machine
 from nitro_runtime.manifest import (
     BatchEntry,
@@ -328,8 +328,12 @@ def _schedules(setup: Setup, *, tables: bool) -> dict[str, ScheduleEntry]:
 def _table(name: str, value: Any, horizon: int, dtype: str) -> tuple[float, ...] | None:
     if not 0 < horizon <= LONGEST_TABLE:
         return None
-    curve = resolve(name, value, horizon, dtype=dtype)
-    return tuple(float(curve(step)) for step in range(1, horizon + 1))
+    try:
+        curve = resolve(name, value, horizon, dtype=dtype)
+        return tuple(float(curve(step)) for step in range(1, horizon + 1))
+    except ScheduleError as error:
+        error.step_found = False
+        raise
 
 
 def _interface(setup: Setup, lowered: Lowered) -> InterfaceEntry:

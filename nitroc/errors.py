@@ -587,6 +587,12 @@ declare(
             "The curve would set every group's coefficient and the method would bind nowhere.",
             "Keep one of the two.",
         ),
+        44: (
+            "two schedules of one scalar",
+            "The bare name and the qualified one mean the same scalar, and one of the curves would "
+            "bind nowhere.",
+            "Keep one of the two.",
+        ),
     },
 )
 

@@ -32,8 +32,8 @@ class Nitro:
         nitro = nt.Nitro(Digits(width=64), max_epochs=5)
         nitro = nt.Nitro(Digits, "small", width=64, max_epochs=5)     # a preset, then keywords
 
-    Options are the run options, `quiet` and `backend`; `preset=` of an instance is its name only, for
-    the records. Errors of setup are raised here.
+    Options are the run options, `quiet` and `backend`; `preset=` beside an instance is a name for
+    the records only. Errors of setup are raised here.
     """
 
     def __init__(

@@ -18,13 +18,15 @@ from nitroc.rules import Rule
 class ScheduleEntry:
     """A schedule as given: `value` is a number or a callable, still to be called.
 
-    `key` is the optimizer's or the Device field's name, `scalar` the slot it drives.
+    `key` is the optimizer's or the Device field's name, `scalar` the slot it drives. A
+    `grouped` one was given for a parameter group, which then does not take the bare one.
     """
 
     key: str
     target: Literal["opt", "device"]
     scalar: str
     value: Any
+    grouped: bool = False
 
 
 _FIXED = {
@@ -46,14 +48,27 @@ def read_schedules(
 
     `scalars` and `arrays` are the Device fields that are slots and that are not. E-SCHED-040 for
     an unknown name, -041 for one that is both, -042 for what can't be scheduled, -043 for a bare
-    weight_decay curve beside a weight_decay method.
+    weight_decay curve beside a weight_decay method, -044 for two of one slot.
     """
     known = _Known(experiment, rule, frozenset(scalars), frozenset(arrays))
     entries: dict[str, ScheduleEntry] = {}
     for name, value in (schedules or {}).items():
         for entry in known.entries(name, value):
-            entries[entry.scalar] = entry
+            other = entries.get(entry.scalar)
+            if other is not None and other.grouped == entry.grouped:
+                raise _twice(entry)
+            if other is None or entry.grouped:
+                entries[entry.scalar] = entry
     return entries
+
+
+def _twice(entry: ScheduleEntry) -> ScheduleError:
+    return ScheduleError(
+        44,
+        f"{entry.key} has two schedules, one by its bare name and one under {entry.target!r}",
+        where=f"schedules[{entry.key!r}]",
+        help="keep one of them",
+    )
 
 
 @dataclass(frozen=True)
@@ -104,7 +119,7 @@ class _Known:
                 where=accessor_location(self.experiment, name),
                 help='keep one of them, or write {"opt": {"default": {"weight_decay": ...}}}',
             )
-        return ScheduleEntry(name, "opt", scalar_name(name, self.scalars), value)
+        return ScheduleEntry(name, "opt", scalar_name(name, self.scalars), value, grouped)
 
     def _device(self, name: str, value: Any) -> ScheduleEntry:
         if name not in self.scalars:

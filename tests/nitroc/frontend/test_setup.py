@@ -219,10 +219,20 @@ def test_the_keyword_replaces_the_attribute() -> None:
         ({"nesterov": factory}, "E-SCHED-042", "structure"),
         ({"width": factory}, "E-SCHED-042", "GraphConst"),
         ({"note": factory}, "E-SCHED-042", "Host"),
+        ({"weight": 0.5, "device": {"weight": 0.1}}, "E-SCHED-044", "'device'"),
     ],
 )
 def test_schedules_refused(schedules: dict[str, Any], code: str, says: str) -> None:
     assert says in refused(code, lambda: set_up(Both(), schedules=schedules)).text()
+
+
+def test_a_groups_curve_comes_before_the_bare_one() -> None:
+    for schedules in (
+        {"learning_rate": 0.5, "opt": {"default": {"learning_rate": 0.25}}},
+        {"opt": {"default": {"learning_rate": 0.25}}, "learning_rate": 0.5},
+    ):
+        (entry,) = set_up(tiny(), schedules=schedules).schedules.values()
+        assert entry.value == 0.25
 
 
 def test_C02_base_rate_0_and_a_bare_decay_curve_beside_a_method() -> None:
