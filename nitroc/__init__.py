@@ -26,6 +26,7 @@ from nitro_runtime.stopping import EarlyStopping
 from nitroc import rules
 from nitroc.commands import build, evaluate, open_bundle, predict, run
 from nitroc.explain import explain
+from nitroc.from_dump import build_from
 from nitroc.frontend.experiment import (
     Experiment,
     config_metadata,
@@ -40,7 +41,7 @@ from nitroc.frontend.metadata import NO_DEFAULT
 from nitroc.frontend.settings import from_preset
 from nitroc.handle import Nitro
 from nitroc.rules import namespace, rule, zeros
-from nitroc.stages import build_from, ir
+from nitroc.stages import ir
 
 __version__ = "0.1.0"
 

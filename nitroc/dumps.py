@@ -7,19 +7,30 @@ arrays (hoisted constants, Device fields) and the values of the scalars are all 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from nitro_dialect import Module, print_module
 from nitro_runtime import canonical
 from nitro_runtime.findings import MANIFEST
+from nitro_runtime.manifest import ScheduleEntry
+from nitro_runtime.records import Record
 from nitroc.emit.program import program_text
 from nitroc.errors import BuildError
 from nitroc.lowering import Programs
 
 FUNCTIONS = "functions"
 CONSTANTS = "constants.safetensors"
-SCHEDULES = "schedules.json"
-"""The manifest's `schedules`: every scalar's value, or its values over the horizon."""
+RECORDED = "recorded.json"
+"""A `Recorded`: what the manifest holds and no stage says."""
+
+
+@dataclass(frozen=True)
+class Recorded(Record):
+    """row_independent: what was found by running forward. schedules: the scalars' values."""
+
+    row_independent: bool | None
+    schedules: dict[str, ScheduleEntry]
 
 
 class Dump:
@@ -48,8 +59,12 @@ class Dump:
             for name, emitted in programs.emitted.items():
                 text = program_text(emitted.artifact, locations=True)
                 (self.root / f"{name}.stablehlo.mlir").write_text(text, encoding="utf-8")
-            schedules = canonical.dump(canonical.parse(files[MANIFEST])["schedules"])
-            (self.root / SCHEDULES).write_bytes(schedules)
+            manifest = canonical.parse(files[MANIFEST])
+            recorded = {
+                "row_independent": manifest["batching"]["row_independent"],
+                "schedules": manifest["schedules"],
+            }
+            (self.root / RECORDED).write_bytes(canonical.dump(recorded))
             if f"weights/{CONSTANTS}" in files:
                 (self.root / CONSTANTS).write_bytes(files[f"weights/{CONSTANTS}"])
         except OSError as error:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from nitro_runtime.errors import UsageError
-from nitroc import commands, stages
+from nitroc import commands, from_dump
 from nitroc.cli.flags import build_flags, given_options, quiet_flag
 
 
@@ -43,7 +43,7 @@ def command(
     options = given_options(values)
     if from_ is not None:
         _decided_by_dump({**values, "dump_ir": dump_ir, "check": check})
-        path = stages.build_from(from_, output, weights=weights, force=force, **options)
+        path = from_dump.build_from(from_, output, weights=weights, force=force, **options)
     else:
         assert experiment is not None
         if weights is not None:

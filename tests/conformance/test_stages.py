@@ -6,11 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from whole import Linear, rows
 
 import nitroc as nt
 from nitro_dialect import parse, print_module
 from nitro_runtime.bundle import Bundle
+from nitro_runtime.errors import NitroError
 from nitroc.emit.program import program_text
 from nitroc.passes import pipeline
 
@@ -69,6 +72,30 @@ def test_B07_any_dump_goes_on_to_the_same_programs(
     assert list(again.manifest.programs) == list(first.manifest.programs)
     for name in first.manifest.programs:
         assert stablehlo(again, name) == stablehlo(first, name), name
+
+
+def test_B07_what_was_found_of_the_rows_goes_on_too(tmp_path: Path) -> None:
+    path = nt.build(Linear(), tmp_path / "bundle", dump_ir=tmp_path / "ir")
+    weights = path / "weights" / "init.safetensors"
+    again = nt.build_from(tmp_path / "ir" / "03-guard.nir", tmp_path / "again", weights=weights)
+    assert Bundle.open(again).manifest.batching == Bundle.open(path).manifest.batching
+    val = rows(6, 1)
+    options: dict[str, Any] = {"quiet": True, "run_dir": str(tmp_path / "run")}
+    opened = nt.open_bundle(again, data={"train": rows(16), "val": val}, **options)
+    error = val["x"].sum(1) - val["y"]
+    np.testing.assert_allclose(opened.validate()["val_loss"], (error**2).mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"row_independent":1,"schedules":{}}', "\xff"])
+def test_what_stands_beside_a_dump_is_read_with_care(tmp_path: Path, text: str) -> None:
+    path = nt.build(Linear(), tmp_path / "bundle", dump_ir=tmp_path / "ir")
+    (tmp_path / "ir" / "recorded.json").write_text(text, encoding="latin-1")
+    with pytest.raises(NitroError, match="E-BUILD-088"):
+        nt.build_from(
+            tmp_path / "ir" / "00-import.nir",
+            tmp_path / "again",
+            weights=path / "weights" / "init.safetensors",
+        )
 
 
 def stablehlo(bundle: Bundle, name: str) -> str:
