@@ -266,6 +266,17 @@ def test_E13_a_head_that_starts_at_zero_hides_nothing(tmp_path: Path) -> None:
     assert Bundle.open(tmp_path / "bundle").manifest.batching.row_independent is False
 
 
+class Alike(Centred):
+    def build_data(self) -> Any:
+        fields = {"x": np.ones((8, INPUTS), np.float32), "y": np.zeros(8, np.float32)}
+        return {"train": nt.data.arrays(fields, 4)}
+
+
+def test_E13_rows_that_are_all_one_hide_nothing(tmp_path: Path) -> None:
+    nt.build(Alike(), tmp_path / "bundle")
+    assert Bundle.open(tmp_path / "bundle").manifest.batching.row_independent is False
+
+
 def test_rows_that_can_not_be_tested_here_are_never_filled(tmp_path: Path) -> None:
     nt.build(Linear(), tmp_path / "bundle", platform="cuda")
     manifest = Bundle.open(tmp_path / "bundle").manifest
