@@ -12,7 +12,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -151,6 +151,10 @@ class _Carried(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         self.modules = modules
         self.where = where
 
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Finds only those of its modules from now on; what is loaded stays loaded."""
+        self.modules = {name: held for name, held in self.modules.items() if wanted(name)}
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -236,10 +240,16 @@ def _choose(found: Mapping[str, type[Experiment]], name: str, shown: str) -> typ
 
 
 def _forget(stem: str, root: Path) -> None:
-    """Modules of another project that would shadow this one's: same name, another folder."""
+    """Modules of another project that would shadow this one's: same name, another folder or bundle.
+
+    A bundle opened before keeps what it imported, and finds no more modules of these names.
+    """
     local = {path.stem for path in root.glob("*.py")} | {
         path.parent.name for path in root.glob("*/__init__.py")
     }
+    for finder in sys.meta_path:
+        if isinstance(finder, _Carried):
+            finder.keep(lambda name: name.partition(".")[0] not in local)
     for name, module in list(sys.modules.items()):
         top = name.partition(".")[0]
         if _is_taken(top):
