@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from nitro_runtime.state import LIVING, Layout
 CONSTANTS = "weights/constants.safetensors"
 INITIAL = "weights/init.safetensors"
 TRAIN = "train_step"
+INIT = "init"
 DEVICE = "device/"
 
 
@@ -114,6 +116,20 @@ class Machine:
         """Places every living buffer from arrays by name; slots that are not there start afresh."""
         for arg in self.layout.args:
             self.cells[arg.name] = self.put(self.layout.pack(arg, arrays), arg)
+
+    def initial(self) -> dict[str, np.ndarray]:
+        """What the program `init` makes of the seed that is placed, by name."""
+        program = self.program(INIT)
+        results = zip(program.entry.results, self.call(program, {}), strict=True)
+        buffers = {(r.role, r.buffer): pjrt.read(x).reshape(-1) for r, x in results}
+        return {
+            f"{group.role}/{leaf.path}": buffers[group.role, leaf.buffer][
+                leaf.offset : leaf.offset + prod(leaf.shape)
+            ].reshape(leaf.shape)
+            for group in self.manifest.groups
+            for leaf in group.leaves
+            if group.role in ("param", "state")
+        }
 
     def arrays(self, *roles: str) -> dict[str, np.ndarray]:
         """Host copies of the living arrays of `roles` (all by default), by name."""

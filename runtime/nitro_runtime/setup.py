@@ -23,7 +23,7 @@ from nitro_runtime.evaluation import Evaluator
 from nitro_runtime.history import History
 from nitro_runtime.host import HostHooks
 from nitro_runtime.logging import Loggers
-from nitro_runtime.machine import INITIAL, TRAIN, Machine
+from nitro_runtime.machine import INIT, INITIAL, TRAIN, Machine
 from nitro_runtime.manifest import Manifest
 from nitro_runtime.options import RunOptions
 from nitro_runtime.progress import Display, display
@@ -76,7 +76,7 @@ class _Setup:
         make = compiler(self.bundle, device, self.host, self.display.say)
         machine = Machine(self.bundle, device, self.host, make)
         machine.seed(seed)
-        weights_from = self._load(machine, restored)
+        weights_from = self._load(machine, restored, seed)
         total = self._horizon()
         step = 0 if restored is None else int(restored.record.meta["step"])
         scalars = self._scalars(total, max(step, 1))
@@ -121,7 +121,22 @@ class _Setup:
             self.note(f"resume: the stored seed {stored} is used, not {self.options.seed}")
         return stored
 
-    def _load(self, machine: Machine, restored: Restored | None) -> str | None:
+    def _initial(self, machine: Machine, seed: int) -> Mapping[str, np.ndarray]:
+        """The values of step 0: those stored, or for another seed than theirs those of `init`."""
+        stored = self.bundle.arrays(INITIAL)
+        built = self.manifest.options.get("seed")
+        if stored and (built is None or built.value == seed):
+            return stored
+        if INIT in self.manifest.programs:
+            return machine.initial()
+        assert built is not None, "a bundle without stored weights has the program init"
+        self.note(
+            f"seed {seed} decides data order and keys only: the initial values are those of the "
+            f"build, made from seed {built.value}"
+        )
+        return stored
+
+    def _load(self, machine: Machine, restored: Restored | None, seed: int) -> str | None:
         """Places parameters, slots and state; gives what a warm start took them from."""
         rows = machine.layout.rows()
         if restored is not None:
@@ -130,7 +145,7 @@ class _Setup:
             machine.load(restored.record.arrays)
             return None
         if self.options.checkpoint is None:
-            machine.load(self.bundle.arrays(INITIAL))
+            machine.load(self._initial(machine, seed))
             return None
         record, name = find_weights(self.options.checkpoint, self.directory.path)
         check_layout(record, rows, weights_only=True, where=name)

@@ -198,9 +198,9 @@ def test_in_python_what_a_hook_raises_surfaces_as_itself(place):
 
 
 def test_a_file_system_that_refuses_is_no_defect(place, made):
-    (place / "r/status.json").mkdir(parents=True)
+    (place / "r/manifest.json").mkdir(parents=True)
     result = command("run", made / "b", "-q", "--run-dir", "r")
-    refused(result, "E-RUN-006", 1, "Is a directory", "status.json")
+    refused(result, "E-RUN-006", 1, "Is a directory", "manifest.json")
 
 
 def test_options_in_python_that_would_be_lost(place, made):
@@ -236,7 +236,7 @@ def test_nan_data_stop_the_run(place):
 def test_a_hook_that_returns_no_metric(place):
     write(place / "exp.py", (METRICS, '        return {"error": "abc"}'))
     succeed("build", "exp.py", "-o", "b", "-q")
-    refused(command("run", "b", "-q", "--run-dir", "r"), "E-DATA-067", 1, "error", "is a str")
+    refused(command("run", "b", "-q", "--run-dir", "r"), "E-DATA-067", 1, "error", "made of str")
 
 
 SETTINGS = {

@@ -24,6 +24,7 @@ from nitro_dialect.types import TreeType
 from nitro_runtime import pjrt
 from nitro_runtime.dtypes import np_dtype
 from nitro_runtime.snapshot import read_directory
+from nitro_runtime.tensors import read_tensors
 from nitroc.building import Built, build_files
 from nitroc.frontend.importer import ImportedFunction
 from nitroc.frontend.setup import prepare
@@ -218,7 +219,8 @@ def step(built: Built) -> Case:
 
 def given(built: Built, step: Case) -> dict[str, Any]:
     """A state in the middle of a run, scalars and one step's batches, by IR name."""
-    initial, rng = built.lowered.groups.initial, np.random.default_rng(5)
+    initial = read_tensors(built.files["weights/init.safetensors"])
+    rng = np.random.default_rng(5)
     params = {n.removeprefix("param/"): v for n, v in initial.items() if n.startswith("param/")}
     state = {n.removeprefix("state/"): v for n, v in initial.items() if n.startswith("state/")}
     values: dict[str, Any] = {

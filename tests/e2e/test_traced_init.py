@@ -11,7 +11,6 @@ import numpy as np
 from whole import INPUTS, Linear
 
 import nitroc as nt
-from nitro_runtime import pjrt
 from nitro_runtime.bundle import Bundle
 
 
@@ -28,37 +27,31 @@ class Drawn(Linear):
         return None, params, {"seen": jnp.zeros((), jnp.int32)}
 
 
-def made_by_init(bundle: Bundle, seed: int) -> dict[str, np.ndarray]:
-    """Leaves by `param/<path>` and `state/<path>`: the program, run through PJRT."""
-    entry = bundle.manifest.programs["init"]
-    device = pjrt.devices("cpu")[0]
-    words = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
-    program = pjrt.compile(bundle.artifact("init"), device, entry.args, entry.results)
-    found = {
-        (r.value, r.buffer): pjrt.read(x).reshape(-1)
-        for r, x in zip(entry.results, program([pjrt.put(words, device)]), strict=True)
-    }
-    return {
-        f"{group.role}/{leaf.path}": found[group.role, leaf.buffer][
-            leaf.offset : leaf.offset + max(1, int(np.prod(leaf.shape)))
-        ].reshape(leaf.shape)
-        for group in bundle.manifest.groups
-        for leaf in group.leaves
-        if group.role in ("param", "state")
-    }
+def test_another_seed_draws_other_initial_values(tmp_path: Path) -> None:
+    path = nt.build(Drawn(), tmp_path / "bundle")
+    stored = Bundle.open(path).arrays("weights/init.safetensors")
+    assert stored.keys() == {"param/w", "param/b", "state/seen"}
+    runs = {"quiet": True, "run_dir": str(tmp_path / "run")}
+    same = nt.open_bundle(path, **runs).parameters
+    np.testing.assert_array_equal(same["w"], stored["param/w"])
+    seed = 2**40 + 7
+    drawn = nt.open_bundle(path, seed=seed, **runs).parameters
+    again = nt.Nitro(Drawn(), seed=seed, **runs).parameters
+    for name in ("w", "b"):
+        np.testing.assert_allclose(drawn[name], again[name], rtol=1e-6)
+        assert not np.allclose(drawn[name], stored[f"param/{name}"])
 
 
-def test_init_makes_what_build_model_returns_from_any_seed(tmp_path: Path) -> None:
-    bundle = Bundle.open(nt.build(Drawn(), tmp_path / "bundle"))
-    stored = bundle.arrays("weights/init.safetensors")
-    made = made_by_init(bundle, 42)
-    assert made.keys() == stored.keys() == {"param/w", "param/b", "state/seen"}
-    for name, leaf in stored.items():
-        np.testing.assert_allclose(made[name], leaf, rtol=1e-6)
-    other = nt.Nitro(Drawn(), seed=2**40 + 7, quiet=True, run_dir=str(tmp_path / "other"))
-    again = made_by_init(bundle, 2**40 + 7)
-    np.testing.assert_allclose(again["param/w"], other.parameters["w"], rtol=1e-6)
-    assert not np.allclose(again["param/w"], stored["param/w"])
+def test_without_init_another_seed_keeps_the_initial_values_and_says_so(
+    tmp_path: Path, capsys: Any
+) -> None:
+    path = nt.build(Linear(), tmp_path / "bundle")
+    handle = nt.open_bundle(path, seed=7, run_dir=str(tmp_path / "run"))
+    stored = Bundle.open(path).arrays("weights/init.safetensors")
+    np.testing.assert_array_equal(handle.parameters["w"], stored["param/w"])
+    said = "seed 7 decides data order and keys only"
+    assert said in capsys.readouterr().err
+    assert said in handle.binding_report()
 
 
 def test_a_traced_experiment_is_built_verified_and_trained(tmp_path: Path) -> None:
@@ -69,3 +62,7 @@ def test_a_traced_experiment_is_built_verified_and_trained(tmp_path: Path) -> No
     again = nt.build_from(tmp_path / "dump" / "00-import.nir", tmp_path / "again")
     texts = [nt.ir(str(p), program="init", stablehlo=True) for p in (path, again)]
     assert texts[0] == texts[1]
+    x = np.ones((8, INPUTS), np.float32)
+    data = {"train": {"x": x, "y": x[:, 0]}}
+    trained = nt.open_bundle(again, data=data, run_dir=str(tmp_path / "bare"), quiet=True).train()
+    assert trained.stop_reason == "completed"
