@@ -39,8 +39,9 @@ class Engine:
 
     @property
     def notes(self) -> list[str]:
-        """What setup and training found worth a line of the report."""
-        return self._run.notes
+        """What is worth a line of the report: the schedules as asked so far, then what was found."""
+        schedules = self._run.scalars.schedules.values()
+        return [*(schedule.describe() for schedule in schedules), *self._run.notes]
 
     def note(self, text: str) -> None:
         """Says `text` now, and keeps it for the report."""

@@ -187,7 +187,6 @@ class _Setup:
         }
         scalars = Scalars(list(entries.values()), self.host.values, schedules)
         scalars.advance(first)
-        self.notes += [schedule.describe() for schedule in schedules.values()]
         return scalars
 
     def _take_up(self, run: Run, restored: Restored) -> None:

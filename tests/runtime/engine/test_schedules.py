@@ -183,3 +183,12 @@ def test_a_value_takes_its_slots_type(value: Any, dtype: str, want: Any) -> None
 def test_a_value_of_another_kind_is_refused(value: Any, dtype: str) -> None:
     with pytest.raises(ScheduleError, match="gave"):
         resolve("k", schedule(lambda count: value), 10, dtype=dtype)(1)
+
+
+def test_the_report_describes_a_schedule_as_far_as_it_was_asked(tmp_path: Path) -> None:
+    given = host(schedules={"learning_rate": schedule(lambda index: 0.01 * (index + 1))})
+    engine = Engine(bundle(), given, options(tmp_path, max_epochs=2))
+    assert "0.08" not in engine.notes[0]
+    engine.train()
+    assert engine.step == 8
+    assert "0.08" in engine.notes[0]
