@@ -39,7 +39,7 @@ class Engine:
 
     @property
     def notes(self) -> list[str]:
-        """What is worth a line of the report: the schedules as asked so far, then what was found."""
+        """Lines for the report: the schedules as far as they were asked, then what was found."""
         schedules = self._run.scalars.schedules.values()
         return [*(schedule.describe() for schedule in schedules), *self._run.notes]
 
