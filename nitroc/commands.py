@@ -6,7 +6,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +14,27 @@ import numpy as np
 
 from nitro_runtime import pjrt
 from nitro_runtime.bundle import Bundle
-from nitro_runtime.data import arrays
 from nitro_runtime.durable import replace_file
 from nitro_runtime.errors import DataError, UsageError
 from nitro_runtime.host import HostHooks
-from nitro_runtime.manifest import Manifest
 from nitro_runtime.options import RunOptions
-from nitro_runtime.recorded import not_run, recorded_host
+from nitro_runtime.recorded import recorded_host
 from nitro_runtime.selftest import platform_name
 from nitro_runtime.trees import flatten
 from nitroc import sources
 from nitroc.building import build_files
-from nitroc.bundle.values import recorded, restored
 from nitroc.bundle.writer import check_target, write_bundle
 from nitroc.dumps import Dump
 from nitroc.emit.compat import resolve_compat
-from nitroc.errors import BuildError
 from nitroc.frontend.experiment import Experiment, config_metadata
 from nitroc.frontend.names import did_you_mean
-from nitroc.frontend.options import OBJECTS, OPTIONS, run_options, unknown_option
-from nitroc.frontend.settings import preset_values, read_option, read_settings
+from nitroc.frontend.options import OBJECTS
+from nitroc.frontend.settings import preset_values, read_settings
 from nitroc.frontend.setup import Setup, prepare
-from nitroc.frontend.values import convert
 from nitroc.handle import Nitro
-from nitroc.hosting import ExperimentHost
 from nitroc.lowering import Target
+from nitroc.opening import Settings, open_bundle, read_number
 
-Settings = Mapping[str, str]
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
@@ -168,181 +162,6 @@ def _check_recordable(options: Mapping[str, Any]) -> None:
             )
 
 
-def open_bundle(
-    directory: str | Path,
-    *,
-    settings: Settings | None = None,
-    quiet: bool = False,
-    backend: str | None = None,
-    **options: Any,
-) -> Nitro:
-    """The handle of a bundle with its experiment, imported from the verified `host/`.
-
-    settings: `--set` texts of Device and Host fields and unbaked options. With `data=` (a dict of
-    splits) nothing of the bundle is imported: scalars are those recorded at build.
-    """
-    for name in options:
-        if name in OPTIONS and OPTIONS[name].baked:
-            raise UsageError(
-                5,
-                f"the option {name} is part of the compiled programs and can't change when the "
-                "bundle runs",
-                where=f"option {name}",
-                help="build again with it",
-            )
-    bundle = Bundle.open(directory)
-    if options.get("data") is not None:
-        return _without_host(bundle, settings, options, quiet, backend)
-    setup = _setup_of(bundle, settings or {}, options)
-    _check_graphconst(bundle, setup)
-    values = run_options(setup.experiment, setup.options, quiet=quiet, backend=backend)
-    return Nitro.of_bundle(bundle, ExperimentHost(setup), values, setup)
-
-
-def _setup_of(bundle: Bundle, settings: Settings, options: Mapping[str, Any]) -> Setup:
-    manifest = bundle.manifest
-    if manifest.experiment.file is None:
-        raise BuildError(
-            84,
-            f"the bundle carries no Python of {manifest.experiment.name}",
-            help="give the splits themselves: --data F.npz",
-        )
-    carried = {n: bundle.read(n) for n in bundle.names() if n.startswith("host/")}
-    where = str(bundle.path or "")
-    origin = sources.load_carried(
-        carried, manifest.experiment.file.removeprefix("host/"), manifest.experiment.name, where
-    )
-    read = read_settings(origin.cls, settings, command="run")
-    given = {**_recorded_fields(bundle, origin.cls), **read.fields}
-    kept = {
-        name: entry.value
-        for name, entry in manifest.options.items()
-        if entry.baked or entry.source in ("keyword", "recorded")
-    }
-    return prepare(origin.cls(**given), {**read.options, **options}, kept)
-
-
-def _recorded_fields(bundle: Bundle, cls: type[Experiment]) -> dict[str, Any]:
-    """Values that the bundle was built with and that are not the class's defaults."""
-    values: dict[str, Any] = {}
-    stored = bundle.arrays("weights/constants.safetensors")
-    for field in config_metadata(cls):
-        entry = bundle.manifest.fields.get(field.name)
-        if entry is None or entry.source in ("default", "derive"):
-            continue
-        array = stored.get(f"device/{field.name}")
-        if array is not None:
-            values[field.name] = array
-            continue
-        value = restored(entry.value)
-        if isinstance(value, dict):
-            raise BuildError(
-                85,
-                f"the value of {field.name} was {entry.value}, which a bundle can't give back",
-                where=f"{cls.__name__}.{field.name}",
-                help="make it the field's default, or give it in Python",
-            )
-        values[field.name] = convert(value, field.type)
-    return values
-
-
-def _check_graphconst(bundle: Bundle, setup: Setup) -> None:
-    for name, value in setup.graphconst.items():
-        built = bundle.manifest.fields[name].value
-        if recorded(value) != built:
-            raise BuildError(
-                86,
-                f"GraphConst {name} is {recorded(value)} now, the bundle was built with {built}",
-                where=f"{type(setup.experiment).__name__}.{name}",
-                help="build again with these data",
-            )
-
-
-def _without_host(
-    bundle: Bundle,
-    settings: Settings | None,
-    options: Mapping[str, Any],
-    quiet: bool,
-    backend: str | None,
-) -> Nitro:
-    manifest = bundle.manifest
-    devices, read = _read_without_host(manifest, settings or {})
-    given = {**read, **{name: value for name, value in options.items() if name != "data"}}
-    values = _recorded_options(manifest, given)
-    splits = {
-        name: _cut(name, split, _width(manifest, name)) for name, split in options["data"].items()
-    }
-    host = recorded_host(bundle, splits)
-    run_options = RunOptions(**values, quiet=quiet, backend=backend)
-    handle = Nitro.of_bundle(bundle, host, run_options, notes=not_run(bundle))
-    handle.set_device(**devices)
-    return handle
-
-
-def _read_without_host(
-    manifest: Manifest, settings: Settings
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Device values and run options of `--set` texts, as far as a manifest can read them."""
-    devices: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    for name, text in settings.items():
-        field = manifest.fields.get(name)
-        if name in OPTIONS:
-            options[name] = read_option(name, text, "run")
-        elif field is not None and field.kind == "Device":
-            devices[name] = _number(name, text)
-        elif field is None:
-            known = {*manifest.fields, *OPTIONS}
-            raise UsageError(
-                1,
-                f"--set {name}={text}: {manifest.name} has no field and nitroc no option {name!r}",
-                where=f"--set {name}",
-                help=did_you_mean(name, known, "fields and options"),
-            )
-        else:
-            raise UsageError(
-                37,
-                f"--set {name} with --data: {name} is {field.kind}, and the experiment's Python "
-                "is not imported",
-                where=f"--set {name}",
-                help="leave out --set, or --data",
-            )
-    return devices, options
-
-
-def _recorded_options(manifest: Manifest, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a run without the experiment: `given`, else as the bundle was built."""
-    names = {field.name for field in fields(RunOptions)} - {"quiet", "backend"}
-    for name in given:
-        if name not in OPTIONS:
-            raise unknown_option(name)
-        if name not in names:
-            raise UsageError(
-                37,
-                f"the option {name} with data given: the experiment's Python is not imported",
-                help="leave it out, or the data",
-            )
-    recorded = {n: o.value for n, o in manifest.options.items() if n in names}
-    values = {**recorded, **given}
-    values["tags"] = tuple(values.get("tags", ()))
-    values["run_dir"] = values.get("run_dir") or Path("runs") / manifest.name
-    return values
-
-
-def _width(manifest: Manifest, split: str) -> int:
-    """The rows a batch of `split` has: as that split was compiled, else any split."""
-    schema = manifest.batch_schema
-    entry = schema.get(split) or schema.get("train") or next(iter(schema.values()), None)
-    return 1 if entry is None else entry.width
-
-
-def _cut(split: str, fields: Any, width: int) -> Any:
-    """A split of plain arrays at the compiled width; a remainder is dropped in train only."""
-    if not isinstance(fields, Mapping):
-        return fields
-    return arrays(dict(fields), width, shuffle=split == "train", drop_last=split == "train")
-
-
 def read_splits(file: str | Path) -> dict[str, dict[str, np.ndarray]]:
     """The splits of an npz: keys `split/field`, or fields of `train` alone."""
     splits: dict[str, dict[str, np.ndarray]] = {}
@@ -430,7 +249,7 @@ def predict(
     options = RunOptions(checkpoint=checkpoint, quiet=quiet, backend=backend)
     handle = Nitro.of_bundle(opened, host, options)
     for name, text in (settings or {}).items():
-        handle.set_device(**{name: _number(name, text)})
+        handle.set_device(**{name: read_number(name, text)})
     outputs = handle.predict(read_arrays(input_file))
     _, leaves = flatten(outputs)
     named = {"outputs" if path == "@" else path: leaf for path, leaf in leaves.items()}
@@ -458,15 +277,3 @@ def _write_arrays(path: Path, named: Mapping[str, np.ndarray]) -> None:
             where=str(path),
             help="name a file in a directory that can be written: -o y.npz",
         ) from error
-
-
-def _number(name: str, text: str) -> float | int | bool:
-    known: dict[str, bool] = {"true": True, "false": False}
-    if text.lower() in known:
-        return known[text.lower()]
-    try:
-        return int(text) if text.lstrip("+-").isdigit() else float(text)
-    except ValueError:
-        raise UsageError(
-            4, f"--set {name}={text}: {text!r} can't be read, expected a number"
-        ) from None

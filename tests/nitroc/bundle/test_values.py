@@ -15,7 +15,7 @@ import nitroc as nt
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.recorded import recorded_host
 from nitroc.bundle.values import constant, recorded, restored
-from nitroc.commands import _recorded_fields  # pyright: ignore[reportPrivateUsage]
+from nitroc.opening import _recorded_fields  # pyright: ignore[reportPrivateUsage]
 
 
 class Bounded(Linear):
