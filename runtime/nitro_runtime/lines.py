@@ -18,6 +18,8 @@ class StepLines:
     def __init__(self, run: Run, words: tuple[str, ...]) -> None:
         self._run = run
         self._every = run.options.log_every
+        # Without a logger a line still says which train metrics had no data.
+        self._logged = bool(run.loggers) or any("/" in word for word in words)
         self._names = _metric_names(words)
         self._clips = "grad_norm" in words
         self._unlogged: tuple[Flight, Mapping[str, Value]] | None = None
@@ -25,6 +27,8 @@ class StepLines:
 
     def log(self, flight: Flight, values: Mapping[str, Value]) -> None:
         """Writes the line of a step when it is due, and keeps it for `write_last` otherwise."""
+        if not self._logged:
+            return
         step = flight.step
         if step == 1 or step % self._every == 0 or step == self._run.total:
             self._unlogged = None

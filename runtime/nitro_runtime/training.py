@@ -47,13 +47,13 @@ class TrainStager:
 
     def stage(self, batch: Batch) -> dict[str, DeviceArray] | None:
         """The batch fields of a step on the device, by argument name."""
-        arrays = self._as_given(batch) or self._conformed(batch)
+        fields = self._as_given(batch) or self._conformed(batch)
         self._index += 1
-        self._waiting.append(arrays)
-        if len(self._waiting) < self._accum:
-            return None
-        micro, self._waiting = self._waiting, []
-        fields = micro[0] if len(micro) == 1 else _stacked(micro)
+        if self._accum > 1:
+            self._waiting.append(fields)
+            if len(self._waiting) < self._accum:
+                return None
+            fields, self._waiting = _stacked(self._waiting), []
         return {name: place(fields[field]) for name, (field, place) in self._place.items()}
 
     def _as_given(self, batch: Batch) -> dict[str, np.ndarray] | None:
