@@ -136,7 +136,10 @@ def _probe(parts: _Parts, lowered: Lowered) -> Probe:
     """Tests row independence on a bundle in memory; untested where its platform is not here."""
     if parts.target.platform not in pjrt.platforms() or not parts.setup.splits:
         return Probe()
-    bundle = Bundle.from_files(_files(parts, lowered, Probe()), trusted=True)
+    # Without its Python: what a bundle on disk carries, and schedules asked over the horizon, is
+    # made once, after the hooks have imported what they import.
+    bare = replace(parts, origin=None)
+    bundle = Bundle.from_files(_files(bare, lowered, Probe()), trusted=True)
     device = pjrt.devices(parts.target.platform)[0]
     host = ExperimentHost(parts.setup)
     machine = Machine(bundle, device, host, compiler(bundle, device, host, _unsaid))
