@@ -18,9 +18,9 @@ class StepLines:
     def __init__(self, run: Run, words: tuple[str, ...]) -> None:
         self._run = run
         self._every = run.options.log_every
-        # Without a logger a line still says which train metrics had no data.
-        self._logged = bool(run.loggers) or any("/" in word for word in words)
         self._names = _metric_names(words)
+        # Without a logger a line still says which train metrics had no data.
+        self._logged = bool(run.loggers) or bool(self._names)
         self._clips = "grad_norm" in words
         self._unlogged: tuple[Flight, Mapping[str, Value]] | None = None
         self._told: set[str] = set()

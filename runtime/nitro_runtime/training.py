@@ -30,7 +30,6 @@ class TrainStager:
 
     def __init__(self, machine: Machine, source: Any) -> None:
         entry = machine.bundle.program(TRAIN)
-        self._machine = machine
         self._args = batch_args(entry)
         self._accum = entry.dims.get("accum", 1)
         self._width = entry.dims.get("width", self._args[0].shape[2] if self._args else 0)
