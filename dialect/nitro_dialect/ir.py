@@ -219,6 +219,49 @@ class Device:
     value: bool | int | float | None = None
 
 
+Meta: TypeAlias = "bool | int | float | str"
+"""What a mark's metadata may hold."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One call of `guard`, `assert_finite`, `metric` or `diagnostic` in the user's code.
+
+    `key` names it in the module: its series (`name{k=v}`), with `#2`, `#3` for further calls of one
+    series. `kind`: `guard`, `finite`, `metric` or `diagnostic`. `meta` is sorted by name. `reduce`:
+    how values of a diagnostic combine, `mean max min sum`. `below`, `above`: strict bounds.
+    `source`: `file:line:column`.
+
+    What it counts are results `mark.<key>:<channel>` of functions; the channels are `CHANNELS`.
+    """
+
+    key: str
+    kind: str
+    name: str
+    meta: tuple[tuple[str, Meta], ...] = ()
+    reduce: str = "mean"
+    below: float | None = None
+    above: float | None = None
+    source: str = ""
+
+
+MARK_KINDS = ("guard", "finite", "metric", "diagnostic")
+
+CHANNELS = {
+    "count": ("i64", "sum"),
+    "odd": ("i32", "max"),
+    "sum": ("f32", "sum"),
+    "n": ("i64", "sum"),
+    "max": ("f32", "max"),
+    "min": ("f32", "min"),
+}
+"""dtype of each channel of a mark, and how executions combine.
+
+`count` are violations; `odd` says that a count was none, as 1 (negative), 2 (infinite), 3 (NaN);
+`sum` and `n` are the total and number of values; `max` and `min` the extreme value.
+"""
+
+
 @dataclass
 class Input:
     """A program's input. `initial` (slots): `zeros`, `param`, `host`, or a number."""
@@ -251,6 +294,7 @@ class Module:
     left: str = ""
     consts: list[Const] = field(default_factory=list[Const])
     devices: list[Device] = field(default_factory=list[Device])
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
     groups: dict[str, Group] = field(default_factory=dict[str, Group])
     functions: dict[str, Function] = field(default_factory=dict[str, Function])
     rules: dict[str, Rule] = field(default_factory=dict[str, Rule])

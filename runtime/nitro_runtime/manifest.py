@@ -279,15 +279,30 @@ class ReportEntry(Record):
 
 @dataclass(frozen=True)
 class GuardEntry(Record):
-    """A guard: the programs it runs in and the line that placed it."""
+    """A mark: one call of `guard`, `assert_finite` (kind `finite`), `metric` or `diagnostic`.
 
+    programs: those it runs in; none for a diagnostic in a hook that never trains. source:
+    `file:line:column` of the call. below, above: strict bounds; an infinite one by its name.
+    """
+
+    kind: Annotated[str, OneOf(("guard", "finite", "metric", "diagnostic"))]
+    name: str
     programs: tuple[str, ...]
     source: str
+    metadata: dict[str, Json] = field(default_factory=dict[str, Json])
+    reduce: Annotated[str, OneOf(("mean", "max", "min", "sum"))] = "mean"
+    below: Json = None
+    above: Json = None
 
 
 @dataclass(frozen=True)
 class GuardsEntry(Record):
-    """placed: by name. dropped: those a served program lost."""
+    """placed: the marks by key, in the order of the source. dropped: those a served program lost.
+
+    The words of a report are `guard/<key>` (i64, violations), `guard/<key>:odd`, and
+    `mark/<key>:<sum|n|max|min>`; an optimizer's guard also has `guard/<key>:first` (the index of
+    the first parameter that counted, -1 for none) and `guard/<key>:first_count`.
+    """
 
     placed: dict[str, GuardEntry] = field(default_factory=dict[str, GuardEntry])
     dropped: tuple[str, ...] = ()
