@@ -20,6 +20,7 @@ from nitro_runtime.manifest import (
     ArgEntry,
     FileEntry,
     GoldenEntry,
+    GuardsEntry,
     Manifest,
     ProgramEntry,
     ReportEntry,
@@ -28,6 +29,7 @@ from nitro_runtime.manifest import (
     RoutingEntry,
     ScalarEntry,
     StateEntry,
+    word_of_mark,
 )
 from nitro_runtime.records import to_json
 from nitro_runtime.tensors import write_tensors
@@ -143,7 +145,7 @@ def _with_programs(manifest: Manifest, parts: Sequence[ProgramPart]) -> Manifest
         requires=requires,
         portable=not calls,
         state=_state(programs),
-        report=manifest.report or _report(programs),
+        report=manifest.report or _report(programs, manifest.guards),
         routing=RoutingEntry(manifest.routing.hooks, transfer),
     )
 
@@ -188,14 +190,19 @@ def _state(programs: Mapping[str, ProgramEntry]) -> tuple[StateEntry, ...]:
     return tuple(known.values())
 
 
-def _report(programs: Mapping[str, ProgramEntry]) -> tuple[ReportEntry, ...]:
+def _report(programs: Mapping[str, ProgramEntry], guards: GuardsEntry) -> tuple[ReportEntry, ...]:
     words = next((p.report for p in programs.values() if p.role == "train_step"), ())
-    return tuple(ReportEntry(word.index, word.name, _kind(word.name), {}, "") for word in words)
+    return tuple(_report_entry(word, guards) for word in words)
 
 
-def _kind(name: str) -> str:
+def _report_entry(word: ReportWord, guards: GuardsEntry) -> ReportEntry:
     """`metric/accuracy.sum` is of a metric; a name without a folder is of the step itself."""
-    return name.split("/", 1)[0] if "/" in name else "step"
+    key, _ = word_of_mark(word.name) or ("", "")
+    mark = guards.placed.get(key)
+    if mark is not None:
+        return ReportEntry(word.index, word.name, mark.kind, mark.metadata, mark.source)
+    kind = word.name.split("/", 1)[0] if "/" in word.name else "step"
+    return ReportEntry(word.index, word.name, kind, {}, "")
 
 
 def _file_stem(part: ProgramPart) -> str:

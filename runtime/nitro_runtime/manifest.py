@@ -2,6 +2,7 @@
 
 Format versions, newest first:
 
+    1.1  2026-11-29  Marks: `guards.placed` says what each is; the words of reports that they make.
     1.0  2026-11-29  The first: train, forward, reduce and init programs on one device.
 
 A reader refuses another major number and a newer minor one. Within a major number a minor one only
@@ -16,7 +17,7 @@ from typing import Annotated
 from nitro_runtime.canonical import Json
 from nitro_runtime.records import OneOf, Record
 
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 
 FILE_KINDS = (
     "program",
@@ -268,7 +269,11 @@ class FunctionEntry(Record):
 
 @dataclass(frozen=True)
 class ReportEntry(Record):
-    """What a value of the train program's report means; `index` is its first word."""
+    """What a value of the train program's report means; `index` is its first word.
+
+    kind: `step` (of the step itself), `metric` (of a hook), or that of the mark it belongs to, whose
+    metadata and source these are.
+    """
 
     index: int
     name: str
@@ -281,8 +286,10 @@ class ReportEntry(Record):
 class GuardEntry(Record):
     """A mark: one call of `guard`, `assert_finite` (kind `finite`), `metric` or `diagnostic`.
 
-    programs: those it runs in; none for a diagnostic in a hook that never trains. source:
-    `file:line:column` of the call. below, above: strict bounds; an infinite one by its name.
+    index: its place among the marks, in the order of the source; a selection mask has the
+    diagnostics in this order. programs: those it runs in; none for a diagnostic in a hook that never
+    trains. source: `file:line:column` of the call. below, above: strict bounds; there and in
+    metadata, what is no JSON number is given by its name: `inf`.
     """
 
     kind: Annotated[str, OneOf(("guard", "finite", "metric", "diagnostic"))]
@@ -293,11 +300,12 @@ class GuardEntry(Record):
     reduce: Annotated[str, OneOf(("mean", "max", "min", "sum"))] = "mean"
     below: Json = None
     above: Json = None
+    index: int = 0
 
 
 @dataclass(frozen=True)
 class GuardsEntry(Record):
-    """placed: the marks by key, in the order of the source. dropped: those a served program lost.
+    """placed: the marks by key, in the order of their index. dropped: those a served program lost.
 
     The words of a report are `guard/<key>` (i64, violations), `guard/<key>:odd`, and
     `mark/<key>:<sum|n|max|min>`; an optimizer's guard also has `guard/<key>:first` (the index of
@@ -306,6 +314,26 @@ class GuardsEntry(Record):
 
     placed: dict[str, GuardEntry] = field(default_factory=dict[str, GuardEntry])
     dropped: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # JSON text has its keys sorted: the order is that of the entries, however they were read.
+        ordered = dict(sorted(self.placed.items(), key=lambda pair: pair[1].index))
+        object.__setattr__(self, "placed", ordered)
+
+
+_OF_MARKS = ("odd", "first", "first_count", "sum", "n", "max", "min")
+
+
+def word_of_mark(name: str) -> tuple[str, str] | None:
+    """Key and channel of a report word that a mark makes; None for any other word.
+
+    `guard/<key>` alone is the channel `count`.
+    """
+    folder, _, rest = name.partition("/")
+    if folder not in ("guard", "mark"):
+        return None
+    key, colon, channel = rest.rpartition(":")
+    return (key, channel) if colon and channel in _OF_MARKS else (rest, "count")
 
 
 @dataclass(frozen=True)

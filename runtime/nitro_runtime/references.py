@@ -19,6 +19,7 @@ from nitro_runtime.manifest import (
     Manifest,
     ProgramEntry,
     ResultEntry,
+    word_of_mark,
 )
 
 FOLDERS = {
@@ -136,10 +137,7 @@ def _check_slots(manifest: Manifest) -> Iterator[Finding]:
 def _check_tables(manifest: Manifest) -> Iterator[Finding]:
     for name in manifest.routing.transfer.keys() - manifest.programs.keys():
         yield _finding("$.routing.transfer", "a program", repr(name))
-    for name, guard in manifest.guards.placed.items():
-        for program in guard.programs:
-            if program not in manifest.programs:
-                yield _finding(f'$.guards.placed["{name}"]', "a program", repr(program))
+    yield from _check_marks(manifest)
     words = {
         (word.index, word.name)
         for program in manifest.programs.values()
@@ -150,6 +148,44 @@ def _check_tables(manifest: Manifest) -> Iterator[Finding]:
         if (entry.index, entry.name) not in words:
             found = f"{entry.name!r} at {entry.index}"
             yield _finding(f"$.report[{index}]", "a word of the train program's report", found)
+
+
+def _check_marks(manifest: Manifest) -> Iterator[Finding]:
+    """A mark is placed where the reports have words of it, and nowhere else."""
+    placed = manifest.guards.placed
+    indices = [entry.index for entry in placed.values()]
+    if indices != list(range(len(indices))):
+        yield _finding("$.guards.placed", f"the indices 0 to {len(indices) - 1}", str(indices))
+    for key, entry in placed.items():
+        path = f'$.guards.placed["{key}"].programs'
+        for name in entry.programs:
+            program = manifest.programs.get(name)
+            if program is None:
+                yield _finding(path, "a program", repr(name))
+            elif key not in _marks_of(program):
+                yield _finding(path, f"a program whose report has a word of {key}", repr(name))
+    for name, program in manifest.programs.items():
+        for key in _marks_of(program):
+            if key not in placed or name not in placed[key].programs:
+                expected = f"each mark in $.guards.placed with {name} among its programs"
+                yield _finding(f'$.programs["{name}"].report', expected, repr(key))
+
+
+def _marks_of(program: ProgramEntry) -> list[str]:
+    """The keys of the marks that the program's report has words of."""
+    found = [mark[0] for word in program.report if (mark := word_of_mark(word.name))]
+    return list(dict.fromkeys(found))
+
+
+def _check_mask(manifest: Manifest, path: str, program: ProgramEntry) -> Iterator[Finding]:
+    """The selection has one element per diagnostic."""
+    marks = manifest.guards.placed.values()
+    expected = ("i1", (sum(mark.kind == "diagnostic" for mark in marks),))
+    masks = [(arg.dtype, arg.shape) for arg in program.args if arg.role == "mask"]
+    if masks != [expected] * (program.role == "train_step_sampled"):
+        wanted = spell(*expected) if program.role == "train_step_sampled" else "no mask"
+        found = ", ".join(spell(*mask) for mask in masks) or "no mask"
+        yield _finding(f"{path}.args", wanted, found)
 
 
 def _check_tensor_files(manifest: Manifest) -> Iterator[Finding]:
@@ -173,6 +209,7 @@ def _check_program(manifest: Manifest, path: str, program: ProgramEntry) -> Iter
     yield from _unique(f"{path}.results", [result.name for result in program.results])
     for index, arg in enumerate(program.args):
         yield from _check_arg(manifest, f"{path}.args[{index}]", arg)
+    yield from _check_mask(manifest, path, program)
     yield from _check_donation(path, program)
     yield from _check_scalars(path, program)
     yield from _check_report(path, program)
