@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 
 from nitro_dialect.builder import Names, building, emit, emit_scalar
 from nitro_dialect.ir import (
+    CHANNELS,
+    MARK_KINDS,
+    MARK_REDUCES,
     Const,
     Device,
     Function,
     Group,
     Input,
     Leaf,
+    Mark,
     Module,
     Parameter,
     Program,
@@ -204,10 +208,12 @@ def modules(draw: Draw) -> Module:
     ]
     for name in draw(unique(NAMES)):
         module.devices.append(Device(name, draw(tensors()), draw(st.one_of(st.none(), NUMBERS))))
+    for key in draw(unique(NAMES)):
+        module.marks[key] = draw(marks(key))
     for name, role in (("default", "param"), ("state", "state"), (draw(NAMES) or "o", "outputs")):
         module.groups[name] = draw(groups(name, role))
     for name in draw(unique(NAMES, 2)):
-        module.functions[name] = draw(functions(name, list(module.groups)))
+        module.functions[name] = draw(functions(name, module))
     for name in draw(unique(NAMES, 1)):
         module.rules[name] = draw(rules(name))
     for name in draw(unique(NAMES, 2)):
@@ -216,13 +222,33 @@ def modules(draw: Draw) -> Module:
 
 
 @st.composite
-def functions(draw: Draw, name: str, known: list[str]) -> Function:
+def marks(draw: Draw, key: str) -> Mark:
+    bounds = st.one_of(st.none(), st.floats(), st.integers())
+    return Mark(
+        key,
+        draw(st.sampled_from(MARK_KINDS)),
+        draw(NAMES),
+        tuple(sorted(draw(st.dictionaries(NAMES, st.one_of(NUMBERS, NAMES), max_size=3)).items())),
+        draw(st.sampled_from(MARK_REDUCES)),
+        draw(bounds),
+        draw(bounds),
+        draw(st.one_of(st.just(""), st.just('exp "1".py:41:5'), NAMES)),
+    )
+
+
+@st.composite
+def functions(draw: Draw, name: str, module: Module) -> Function:
     params = [
         Parameter(n, draw(st.sampled_from((TreeType("default"), I64, F32_WEAK))))
         for n in draw(unique(NAMES))
     ]
-    kinds = st.one_of(tensors(), st.sampled_from(known).map(VecType), st.just(I1), st.just(SEED))
+    kinds = st.one_of(
+        tensors(), st.sampled_from(list(module.groups)).map(VecType), st.just(I1), st.just(SEED)
+    )
     results = [Parameter(n, draw(kinds)) for n in draw(unique(NAMES))]
+    for key in module.marks:
+        channel = draw(st.sampled_from(list(CHANNELS)))
+        results.append(Parameter(f"mark.{key}:{channel}", TensorType(CHANNELS[channel][0])))
     of, wrt = (
         draw(st.sampled_from((None, name))),
         draw(st.sampled_from((None, *(p.name for p in params)))),

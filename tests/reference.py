@@ -238,19 +238,21 @@ class _Machine:
         over = [self.read(v) for v in op.operands.get("over", [])]
         carried = [self.read(v) for v in op.operands.get("carry", [])]
         count = len(op.results) - len(carried)
-        sums: list[Any] = []
+        totals: list[Any] = []
         for index in range(op.attrs["steps"]):  # type: ignore[arg-type]
             given = [np.asarray(index, np.int32), *(x[index] for x in over), *carried]
             out = [self.read(v) for v in self.region(body, given)]
             entries = [
                 self.as_type(v, r.type) for v, r in zip(out[:count], op.results, strict=False)
             ]
-            sums = entries if not sums else list(map(_plus, sums, entries))
+            hows = op.attrs["how"]
+            assert isinstance(hows, tuple)
+            totals = entries if not totals else list(map(_combined, hows, totals, entries))
             carried = [
                 self.as_type(v, r.type)
                 for v, r in zip(out[count:], op.results[count:], strict=True)
             ]
-        return [*sums, *carried]
+        return [*totals, *carried]
 
     def op_commit(self, op: Op) -> list[Any]:
         assert op.body is not None
@@ -356,10 +358,15 @@ class _Machine:
         return self.each(lambda p, u: p - rate * u, op.operands["p"][0], op.operands["u"][0])
 
 
-def _plus(a: Any, b: Any) -> Any:
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add, "max": np.maximum, "min": np.minimum,
+}  # fmt: skip
+
+
+def _combined(how: str, a: Any, b: Any) -> Any:
     if isinstance(a, dict):
-        return {path: a[path] + b[path] for path in a}
-    return a + b
+        return {path: COMBINE[how](a[path], b[path]) for path in a}
+    return COMBINE[how](a, b)
 
 
 __all__ = ["DTYPES", "Outcome", "first_slots", "run_program"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from nitro_dialect.ir import Literal, Module, Program, Region, Rule, Value
+from nitro_dialect.ir import Literal, Mark, Module, Program, Region, Rule, Value
 from nitro_dialect.op import Op
 from nitro_dialect.spelling import type_text
 
@@ -21,7 +22,8 @@ def difference(a: Module, b: Module) -> str | None:
         if not _equal(getattr(a, what), getattr(b, what)):
             return f"{what}: {getattr(a, what)!r} against {getattr(b, what)!r}"
     return (
-        _tables("group", a.groups, b.groups)
+        _tables("mark", _placeless(a.marks), _placeless(b.marks))
+        or _tables("group", a.groups, b.groups)
         or _tables("function", a.functions, b.functions)
         or _keys("rule", a.rules, b.rules)
         or _first(_rules(a.rules[key], b.rules[key]) for key in a.rules)
@@ -64,6 +66,10 @@ def _tables(what: str, a: Mapping[str, object], b: Mapping[str, object]) -> str 
         None if _equal(a[key], b[key]) else f"{what} {key}: {a[key]!r} against {b[key]!r}"
         for key in a
     )
+
+
+def _placeless(marks: Mapping[str, Mark]) -> dict[str, Mark]:
+    return {key: replace(mark, source="") for key, mark in marks.items()}
 
 
 def _rules(a: Rule, b: Rule) -> str | None:

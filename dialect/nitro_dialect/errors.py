@@ -32,7 +32,7 @@ CODES: dict[str, CodeInfo] = {
     ),
     "E-IR-002": CodeInfo(
         "an unknown name",
-        "An op, a value, a function, a group, a dtype or a keyword has no such name here.",
+        "An op, a value, a function, a mark, a group, a dtype or a keyword has no such name here.",
         "Take the name that the message suggests, or declare it before its first use.",
     ),
     "E-IR-003": CodeInfo(
@@ -82,7 +82,7 @@ CODES: dict[str, CodeInfo] = {
     ),
     "E-IR-012": CodeInfo(
         "a table of the module is wrong",
-        "A function or a rule disagrees with itself, or is kept under another name.",
+        "A function, a rule or a mark disagrees with itself, or is kept under another name.",
         "Correct the declaration that the message names.",
     ),
 }

@@ -247,6 +247,8 @@ class Mark:
 
 MARK_KINDS = ("guard", "finite", "metric", "diagnostic")
 
+MARK_REDUCES = ("mean", "max", "min", "sum")
+
 CHANNELS = {
     "count": ("i64", "sum"),
     "odd": ("i32", "max"),

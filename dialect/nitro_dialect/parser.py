@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from nitro_dialect.errors import GROUP, VERSION
+from nitro_dialect.errors import GROUP, SHAPE, VERSION
 from nitro_dialect.folding import unfold
 from nitro_dialect.ir import (
     Const,
@@ -17,6 +17,8 @@ from nitro_dialect.ir import (
     Group,
     Input,
     Leaf,
+    Mark,
+    Meta,
     Module,
     Parameter,
     Program,
@@ -28,6 +30,7 @@ from nitro_dialect.spelling import LANGUAGE
 from nitro_dialect.syntax import tree_of
 from nitro_dialect.tokens import (
     children,
+    is_token,
     name_of,
     number_of,
     optional_name,
@@ -69,6 +72,37 @@ class _ModuleReader(OpReader):
     def device(self, module: Module, name: Child, type: Child, value: Child) -> None:
         initial = None if value is None else number_of(value)
         module.devices.append(Device(name_of(name), self.type(type), initial))
+
+    def mark(
+        self,
+        module: Module,
+        key: Child,
+        kind: Child,
+        name: Child,
+        table: Child,
+        reduce: Child,
+        below: Child,
+        above: Child,
+        location: Child,
+    ) -> None:
+        found = self.once(module.marks, key, "mark")
+        module.marks[found] = Mark(
+            found,
+            name_of(kind),
+            name_of(name),
+            self.metadata(table),
+            Mark.reduce if reduce is None else name_of(reduce),
+            None if below is None else number_of(below),
+            None if above is None else number_of(above),
+            name_of(tokens(location)[0]) if location is not None else Mark.source,
+        )
+
+    def metadata(self, table: Child) -> tuple[tuple[str, Meta], ...]:
+        rows = present(table)
+        for key, value in map(children, rows):
+            if not is_token(value):
+                self.fail(SHAPE, f"metadata {key} takes a text, a number or a bool", key)
+        return tuple(cast("dict[str, Meta]", self.attributes(rows)).items())
 
     def group(self, module: Module, name: Child, role: Child, *rows: Child) -> None:
         key = self.once(module.groups, name, "group")

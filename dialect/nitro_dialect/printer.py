@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from nitro_dialect.folding import fold
@@ -12,6 +12,7 @@ from nitro_dialect.ir import (
     Group,
     Input,
     Literal,
+    Mark,
     Module,
     Parameter,
     Program,
@@ -86,6 +87,8 @@ class Text:
         for device in module.devices:
             value = "" if device.value is None else f" = {number(device.value)}"
             self._line(f"device {name(device.name)} : {type_text(device.type)}{value}", device)
+        for mark in module.marks.values():
+            self.mark(mark)
         for group in module.groups.values():
             self.group(group)
         for function in module.functions.values():
@@ -97,6 +100,15 @@ class Text:
         self._depth -= 1
         self._line("}")
         return self
+
+    def mark(self, mark: Mark) -> None:
+        parts = [f"mark {quoted(mark.key)} : {name(mark.kind)} {quoted(mark.name)}"]
+        parts += _table(dict(mark.meta))
+        parts += [f"reduce {name(mark.reduce)}"] if mark.reduce != Mark.reduce else []
+        bounds = {"below": mark.below, "above": mark.above}
+        parts += [f"{key} {number(bound)}" for key, bound in bounds.items() if bound is not None]
+        parts += [f"loc({quoted(mark.source)})"] if self.locations and mark.source else []
+        self._line(" ".join(parts), mark)
 
     def group(self, group: Group) -> None:
         self._line(f"group {name(group.name)} : {name(group.role)} {{", group)
@@ -204,7 +216,7 @@ def _initial(value: str | bool | int | float) -> str:
     return word(value) if isinstance(value, str) else number(value)
 
 
-def _table(attrs: dict[str, Attr]) -> list[str]:
+def _table(attrs: Mapping[str, Attr]) -> list[str]:
     rows = [f"{name(key)} = {attr(attrs[key])}" for key in sorted(attrs)]
     return [f"{{{', '.join(rows)}}}"] if rows else []
 

@@ -76,6 +76,7 @@ def _(part: Module, values: Values, names: Names | None) -> Module:
         part,
         consts=list(part.consts),
         devices=list(part.devices),
+        marks=dict(part.marks),
         groups=dict(part.groups),
         functions=dict(part.functions),
         rules={key: clone(rule, values, names) for key, rule in part.rules.items()},

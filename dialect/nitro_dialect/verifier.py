@@ -20,7 +20,23 @@ from nitro_dialect.errors import (
     DialectError,
     suggestion,
 )
-from nitro_dialect.ir import ROLES, STATEFUL, Function, Group, Input, Module, Program, Rule, Value
+from nitro_dialect.ir import (
+    CHANNELS,
+    MARK_KINDS,
+    MARK_REDUCES,
+    ROLES,
+    STATEFUL,
+    Function,
+    Group,
+    Input,
+    Mark,
+    Module,
+    Parameter,
+    Program,
+    Rule,
+    Value,
+)
+from nitro_dialect.marks import channel_of
 from nitro_dialect.op import Context, Op
 from nitro_dialect.ops import ELEMENTWISE
 from nitro_dialect.ops.common import fits
@@ -102,6 +118,8 @@ class _Verifier:
             self.group(group)
         for device in module.devices:
             self.type(device.type, device)
+        for key, mark in module.marks.items():
+            self.mark(key, mark)
         for function in module.functions.values():
             self.function(function)
         for rule in module.rules.values():
@@ -156,9 +174,40 @@ class _Verifier:
         if isinstance(type, TensorType) and any(dim < 0 for dim in type.shape):
             self.say(SHAPE, f"{type} has a dimension below 0", part)
 
+    def mark(self, key: str, mark: Mark) -> None:
+        if key != mark.key:
+            self.say(TABLE, f"mark {mark.key} is kept under the name {key}", mark)
+        if mark.kind not in MARK_KINDS:
+            near = suggestion(mark.kind, MARK_KINDS)
+            self.say(UNKNOWN, f"mark {key}: no kind {mark.kind}{near}", mark)
+        if mark.reduce not in MARK_REDUCES:
+            near = suggestion(mark.reduce, MARK_REDUCES)
+            self.say(UNKNOWN, f"mark {key}: no reduce {mark.reduce}{near}", mark)
+        names = [name for name, _ in mark.meta]
+        if names != sorted(set(names)):
+            self.say(TABLE, f"mark {key}: metadata must be sorted by name, each once", mark)
+
+    def channel(self, function: Function, result: Parameter) -> None:
+        """A result that is a channel of a mark: both are known, and its type is the channel's."""
+        found = channel_of(result.name)
+        if found is None:
+            return
+        key, channel = found
+        if key not in self.module.marks:
+            near = suggestion(key, self.module.marks)
+            self.say(UNKNOWN, f"@{function.name}: no mark {key} in this module{near}", function)
+        if channel not in CHANNELS:
+            near = suggestion(channel, CHANNELS)
+            self.say(UNKNOWN, f"@{function.name}: a mark has no channel {channel}{near}", function)
+        elif not is_scalar(result.type, CHANNELS[channel][0]):
+            message = f"@{function.name}: {result.name} is {CHANNELS[channel][0]}"
+            self.say(TABLE, f"{message}, found {result.type}", function)
+
     def function(self, function: Function) -> None:
         for parameter in (*function.params, *function.results):
             self.type(parameter.type, function)
+        for result in function.results:
+            self.channel(function, result)
         for row in (function.params, function.results):
             for name in _twice(p.name for p in row):
                 self.say(TWICE, f"@{function.name} names {name} twice", function)

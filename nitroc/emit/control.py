@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from nitro_dialect.ir import Literal, Region, Value
 from nitro_dialect.op import Op
 from nitro_dialect.ops import Accum, Call
-from nitro_dialect.types import TreeType, Type
+from nitro_dialect.types import FLOATS, TreeType, Type
 from nitroc.emit import mlir
 from nitroc.emit.mlir import Tensor
 from nitroc.emit.scope import Rule, Scope
@@ -29,15 +30,18 @@ def call(scope: Scope, op: Op) -> None:
 
 
 def accum(scope: Scope, op: Op) -> None:
-    """A while loop: index, f32 sums from zero, then the carried values.
+    """A while loop: index, the combined values from their neutral ones, then the carried values.
 
     Trees go round leaf by leaf and are packed once, after the loop: its body is the same text in
     every layout, so what XLA fuses in it, and with that every bit, is the same too.
     """
     assert isinstance(op, Accum)
-    summed = op.results[: len(op.results) - len(op.carry)]
-    sums = [t for r in summed for t in scope.leaf_types(r.type)]
-    zeros = [mlir.constant(0.0, dtype, shape) for dtype, shape in sums]
+    combined = [
+        (how, dtype, shape)
+        for how, result in zip(op.how, op.results, strict=False)
+        for dtype, shape in scope.leaf_types(result.type)
+    ]
+    starts = [mlir.constant(neutral(how, dtype), dtype, shape) for how, dtype, shape in combined]
     carried = [x for v in values(op.carry) for x in scope.flat_leaves(v)]
     over = [scope.tensor(v) for v in values(op.over)]
     _unpack_before(scope, op.body_)
@@ -46,19 +50,31 @@ def accum(scope: Scope, op: Op) -> None:
         return mlir.compare("lt", state[0], mlir.constant(op.steps, "i32"))
 
     def step(state: Sequence[Tensor]) -> list[Tensor]:
-        index, totals, rest = state[0], state[1 : 1 + len(sums)], state[1 + len(sums) :]
+        index, totals, rest = state[0], state[1 : 1 + len(starts)], state[1 + len(starts) :]
         inner = scope.child()
         entries = [mlir.entry(x, index) for x in over]
         inner.bind_leaves(op.body_.params, [index, *entries, *rest])
         made = yielded(inner, op.body_, [r.type for r in op.results], Scope.flat_leaves)
         added = [
-            mlir.binary("add", total, mlir.convert(x, "f32"))
-            for total, x in zip(totals, made, strict=False)
+            mlir.binary(COMBINE[how], total, mlir.convert(x, dtype))
+            for (how, dtype, _), total, x in zip(combined, totals, made, strict=False)
         ]
-        return [mlir.binary("add", index, mlir.constant(1, "i32")), *added, *made[len(sums) :]]
+        return [mlir.binary("add", index, mlir.constant(1, "i32")), *added, *made[len(starts) :]]
 
-    results = mlir.while_([mlir.constant(0, "i32"), *zeros, *carried], condition, step)
+    results = mlir.while_([mlir.constant(0, "i32"), *starts, *carried], condition, step)
     scope.bind_leaves(op.results, results[1:])
+
+
+COMBINE = {"sum": "add", "max": "max", "min": "min"}
+"""The StableHLO op behind each `how`."""
+
+
+def neutral(how: str, dtype: str) -> int | float:
+    """What a combination starts from: it changes no value of `dtype`, f32, i64 or i32."""
+    if how == "sum":
+        return 0
+    least, most = (-math.inf, math.inf) if dtype in FLOATS else (-(1 << 31), (1 << 31) - 1)
+    return least if how == "max" else most
 
 
 def yielded(

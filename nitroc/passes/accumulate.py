@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from nitro_dialect.builder import Names, building, emit, emit_scalar
-from nitro_dialect.ir import Literal, Module, Program, Region, Value
+from nitro_dialect.ir import CHANNELS, Literal, Module, Program, Region, Value
+from nitro_dialect.marks import channel_of
 from nitro_dialect.ops import Accum, At, Call, TreeDiv, Yield
 from nitro_dialect.rewrite import clone
 from nitro_dialect.types import I32, TensorType, TreeType, Type
@@ -54,8 +55,7 @@ def _accumulate(module: Module, program: Program, steps: int) -> None:
     if steps == 1:
         _only(program, call, batches, names)
     else:
-        micro = len(function.params) - len(signature(module, function, TRAIN).fields) - 1
-        _loop(program, call, batches, micro, names, steps)
+        _loop(module, program, call, batches, names, steps)
     _divide(program, results, names)
 
 
@@ -82,9 +82,17 @@ def _first(value: Value) -> Value:
 
 
 def _loop(
-    program: Program, call: Call, batches: list[Value], micro: int, names: Names, steps: int
+    module: Module,
+    program: Program,
+    call: Call,
+    batches: list[Value],
+    names: Names,
+    steps: int,
 ) -> None:
     """Wraps the call in `accum`, whose results take the call's places."""
+    function = module.functions[call.callee]
+    micro = len(function.params) - len(signature(module, function, TRAIN).fields) - 1
+    hows = tuple(_how(r.name) for r in function.results[:-1])
     state = _state(program)
     index = Value(I32, names.fresh("i", "micro"))
     entries = {
@@ -107,12 +115,18 @@ def _loop(
         result.type = _sum(result.type)
     accum = Accum(
         {"over": list(batches), "carry": [state]},
-        attrs={"steps": steps},
+        attrs={"how": hows, "steps": steps},
         results=call.results,
         body=body,
         location=call.location,
     )
     program.body.ops.insert(place, accum)
+
+
+def _how(result: str) -> str:
+    """How a result of the micro-batches becomes the step's: a mark's channel as that combines."""
+    found = channel_of(result)
+    return "sum" if found is None else CHANNELS[found[1]][1]
 
 
 def _state(program: Program) -> Value:

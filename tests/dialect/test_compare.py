@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nitro_dialect import difference, parse, walk
@@ -9,6 +11,7 @@ from nitro_dialect import difference, parse, walk
 TEXT = """module @M version 1 pipeline "a" left "b" {
   const width = 128
   device smoothing : f32 weak = 0.05
+  mark "loss{k=1}" : metric "loss" {k = 1} below 20.0
   group default : param {
     w : f32[3] {decay}
   }
@@ -45,6 +48,8 @@ TEXT = """module @M version 1 pipeline "a" left "b" {
         ("= 128", "= 129", "consts"),
         ("weak = 0.05", "= 0.05", "devices"),
         ("= 0.05", "= 0.06", "devices"),
+        ("below 20.0", "below 20", "mark loss{k=1}"),
+        ("{k = 1}", "{k = true}", "mark loss{k=1}"),
         ("{decay}", "{frozen}", "group default"),
         ("group state", "group other", "groups: default, state against default, other"),
         ('"digest"', '"d"', "function f"),
@@ -85,6 +90,8 @@ def test_an_op_more_is_found_at_the_end() -> None:
 
 def test_names_and_locations_do_not_count() -> None:
     other = parse(TEXT.replace("%z", "%zz").replace("%q", "%r").replace("%e", "%elem"))
+    key, mark = next(iter(other.marks.items()))
+    other.marks[key] = replace(mark, source="exp.py:2:1")
     for op in walk(other.programs["p"].body):
         op.location = "exp.py:3:1"
     assert difference(parse(TEXT), other) is None

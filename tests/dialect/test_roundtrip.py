@@ -53,6 +53,8 @@ def test_locations_come_back_when_printed(module: Module) -> None:
     text = print_module(module, locations=True)
     again = parse(text)
     assert _locations(again) == _locations(module)
+    assert list(again.marks) == list(module.marks)
+    assert [m.source for m in again.marks.values()] == [m.source for m in module.marks.values()]
     assert print_module(again, locations=True) == text
     assert print_module(again) == print_module(module)
 
@@ -74,6 +76,7 @@ def test_a_copy_is_equal_and_its_own(module: Module) -> None:
             op.operands.clear()
             op.attrs.clear()
             op.entries.clear()
+    copy.marks.clear()
     assert print_module(module) == text
 
 

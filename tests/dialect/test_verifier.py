@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from nitro_dialect import DialectError, Module, Value, parse, verify, verify_core
-from nitro_dialect.ir import Device, Group, Input, Leaf, Literal, Region
+from nitro_dialect.ir import Device, Group, Input, Leaf, Literal, Mark, Region
 from nitro_dialect.op import Op
 from nitro_dialect.ops import BINARY, Yield
 from nitro_dialect.types import F32, TensorType, TreeType
@@ -132,6 +132,14 @@ def _unknown(module: Module) -> None:
     module.programs["p"].body.ops[0] = type("Foo", (Op,), {})()
 
 
+def _mark(module: Module) -> None:
+    module.marks["scores"] = Mark("score", "guard", "score")
+
+
+def _metadata(module: Module) -> None:
+    module.marks["x"] = Mark("x", "guard", "x", (("b", 1), ("a", 2)))
+
+
 def _devices(module: Module) -> None:
     module.devices += [Device("d", F32, 1.0), Device("d", F32, 2.0)]
 
@@ -160,6 +168,8 @@ def _devices(module: Module) -> None:
         (_symbol, "E-IR-005", "add has no place for a symbol"),
         (_entries, "E-IR-005", "add has no entries, found x"),
         (_unknown, "E-IR-005", "no op "),
+        (_mark, "E-IR-012", "mark score is kept under the name scores"),
+        (_metadata, "E-IR-012", "mark x: metadata must be sorted by name"),
         (_devices, "E-IR-004", "d is declared twice"),
     ],
 )

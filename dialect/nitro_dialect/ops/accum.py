@@ -6,22 +6,28 @@ from nitro_dialect.op import Context, Op, attr, operands, region, results
 from nitro_dialect.ops.common import type_of
 from nitro_dialect.types import I32, TensorType, TreeType, Type, is_scalar, same
 
+COMBINE = ("sum", "max", "min")
+
 
 class Accum(Op):
-    """Runs the region `steps` times: `over` entry by entry, `carry` threaded, the rest summed.
+    """Runs the region `steps` times: `over` entry by entry, `carry` threaded, the rest combined.
 
     The region takes the index (i32), one entry of each `over`, then the carried values; it yields
-    the summed values, then the carried ones. Results are the sums, in f32, then the last carried
-    values.
+    the combined values, then the carried ones. Results are the combined values, the `how` of each
+    `sum`, `max` or `min`, then the last carried values. Trees are summed in f32; a NaN is the
+    largest and the smallest of all.
 
     (C1) `steps` is at least 2.
     (C2) Each `over` has `steps` as its first axis.
     (C3) The region takes i32, the entries' types, the carried types.
     (C4) The region yields as many values as there are results; the carried ones keep their type.
-    (C5) Summed results are f32 scalars or f32 trees.
+    (C5) A sum is an f32 scalar, an f32 tree or an i64 scalar.
+    (C6) `how` has one of `sum max min` for each result before the carried ones.
+    (C7) A max or min is an f32 or i32 scalar.
     """
 
     mnemonic = "accum"
+    how = attr(tuple)
     steps = attr(int)
     over = operands()
     carry = operands()
@@ -35,11 +41,15 @@ class Accum(Op):
         context.require(self, ok, "C2", f"every over must have first axis {self.steps}")
         context.require(self, not ok or self._takes(kinds), "C3", "index, entries, carried values")
         context.require(self, self._keeps(), "C4", "sums, then carried values of their type")
-        summed = [r.type for r in self.results[: len(self.results) - len(self.carry)]]
-        ok = all(
-            is_scalar(k, "f32") or (isinstance(k, TreeType) and k.dtype == "f32") for k in summed
-        )
-        context.require(self, ok, "C5", "sums must be f32 scalars or f32 trees")
+        combined = [r.type for r in self.results[: len(self.results) - len(self.carry)]]
+        ok = len(self.how) == len(combined) and set(self.how) <= set(COMBINE)
+        message = f"how must have one of {', '.join(COMBINE)} for each of {len(combined)} results"
+        context.require(self, ok, "C6", message)
+        pairs = list(zip(self.how, combined, strict=False))
+        ok = all(_is_sum(kind) for how, kind in pairs if how == "sum")
+        context.require(self, ok, "C5", "sums must be f32 scalars, f32 trees or i64 scalars")
+        ok = all(is_scalar(kind, "f32", "i32") for how, kind in pairs if how in ("max", "min"))
+        context.require(self, ok, "C7", "a max or min must be an f32 or i32 scalar")
 
     def _takes(self, over: list[Type | None]) -> bool:
         entries = [TensorType(k.dtype, k.shape[1:]) for k in over if isinstance(k, TensorType)]
@@ -60,3 +70,8 @@ class Accum(Op):
         return count <= len(values) == len(self.results) and all(
             a is not None and same(a, b) for a, b in zip(carried, made, strict=True)
         )
+
+
+def _is_sum(kind: Type) -> bool:
+    tree = isinstance(kind, TreeType) and kind.dtype == "f32"
+    return tree or is_scalar(kind, "f32", "i64")

@@ -87,7 +87,7 @@ def step_text(
     %loss, %weight, %g, %s.new = {call.format(s="%s", i=0, x="%x.0", y="%y.0")}"""
     else:
         loop = f"""
-    %loss, %weight, %g, %s.new = accum {{steps = {accum}}} over(%x, %y) carry(%s) (%i : i32, %x.i : f32[{BATCH},{INPUTS}], %y.i : i32[{BATCH}], %s.i : tree<state>) {{
+    %loss, %weight, %g, %s.new = accum {{how = [sum, sum, sum], steps = {accum}}} over(%x, %y) carry(%s) (%i : i32, %x.i : f32[{BATCH},{INPUTS}], %y.i : i32[{BATCH}], %s.i : tree<state>) {{
       %l, %w, %g.i, %s.o = {call.format(s="%s.i", i="%i", x="%x.i", y="%y.i")}
       yield %l, %w, %g.i, %s.o
     }} : f32, f32, {tree}, tree<state>"""

@@ -1,0 +1,19 @@
+"""How the results and the report words of marks are named: the key of a mark, then a channel."""
+
+from __future__ import annotations
+
+RESULT = "mark."
+"""What the name of a function's result begins with when it is a channel of a mark."""
+
+
+def result_name(key: str, channel: str) -> str:
+    """`mark.<key>:<channel>`: what a function's result for one channel of a mark is called."""
+    return f"{RESULT}{key}:{channel}"
+
+
+def channel_of(result: str) -> tuple[str, str] | None:
+    """Key and channel of a result of that form, else None. Metadata may hold colons of its own."""
+    if not result.startswith(RESULT):
+        return None
+    key, _, channel = result.removeprefix(RESULT).rpartition(":")
+    return key, channel
