@@ -7,7 +7,7 @@ f64 what they do in f32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +110,8 @@ class _Machine:
         self.functions = functions
         self.real: Any = np.float64 if wide else np.float32
         self.values: dict[Value, Any] = {}
+        self.leaf: tuple[int, ...] = ()
+        self.marked: list[Any] = []
 
     # ---- values
 
@@ -294,8 +296,46 @@ class _Machine:
     def op_fold(self, op: Op) -> list[Any]:
         return [REDUCE[str(op.attrs["how"])](np.asarray(self.per_leaf(op), self.real))]
 
+    def op_leaf_map(self, op: Op) -> list[Any]:
+        assert op.body is not None
+        out: list[Any] = [{} if isinstance(r.type, TreeType) else [] for r in op.results]
+        for leaf in self.leaves(op.operands["trees"][0].type):  # type: ignore[union-attr]
+            self.leaf = leaf.shape
+            made = [self.read(v) for v in self.region(op.body, self.elements(op, leaf.path))]
+            for column, value in zip(out, made, strict=True):
+                if isinstance(column, dict):
+                    column[leaf.path] = value
+                else:
+                    column.append(value)
+        return out
+
+    def op_leaf_fold(self, op: Op) -> list[Any]:
+        whole = np.broadcast_to(self.read(op.operands["x"][0]), self.leaf)
+        return [REDUCE[str(op.attrs["how"])](whole)]
+
+    def op_leaf_size(self, op: Op) -> list[Any]:
+        return [np.prod(self.leaf, dtype=int)]
+
+    def op_mark(self, op: Op) -> list[Any]:
+        self.marked.append(np.asarray(self.read(op.operands["x"][0]), self.real))
+        return []
+
     def op_vec_sum(self, op: Op) -> list[Any]:
         return [REDUCE["sum"](self.read(op.operands["x"][0]))]
+
+    def op_vec_fold(self, op: Op) -> list[Any]:
+        return [REDUCE[str(op.attrs["how"])](self.read(op.operands["x"][0]))]
+
+    def op_vec_count(self, op: Op) -> list[Any]:
+        return [sum(int(word) for word in self.read(op.operands["x"][0]))]
+
+    def op_vec_first_nonzero(self, op: Op) -> list[Any]:
+        some = np.flatnonzero(self.read(op.operands["x"][0]) != 0)
+        return [some[0] if len(some) else -1]
+
+    def op_vec_at(self, op: Op) -> list[Any]:
+        words, index = self.read(op.operands["x"][0]), int(self.read(op.operands["index"][0]))
+        return [words[index] if 0 <= index < len(words) else 0]
 
     def op_norm(self, op: Op) -> list[Any]:
         return [np.sqrt(REDUCE["sum"](self.read(op.operands["x"][0])))]
@@ -331,15 +371,27 @@ class _Machine:
         return [all(tests[k](self.read(v)) for k, row in op.operands.items() for v in row)]
 
     def op_opt_rule(self, op: Op) -> list[Any]:
+        out: list[Tree] = [{} for _ in op.results]
+        for path, made in self.rule(op):
+            for tree, value in zip(out, made, strict=True):
+                tree[path] = self.read(value)
+        return out
+
+    def op_opt_marks(self, op: Op) -> list[Any]:
+        words: list[list[Any]] = [[] for _ in op.results]
+        for _ in self.rule(op):
+            for column, word in zip(words, self.marked, strict=True):
+                column.append(word)
+        return words
+
+    def rule(self, op: Op) -> Iterator[tuple[str, list[Value | Literal]]]:
+        """The rule's body on each leaf in turn: its path, what is yielded; its marks aside."""
         assert op.symbol is not None
         rule = self.module.rules[op.symbol]
         fields = [self.read(v) for v in op.operands.get("fields", [])]
-        out: list[Tree] = [{} for _ in op.results]
-        for leaf in self.leaves(op.results[0].type):
-            made = self.region(rule.body, [*self.elements(op, leaf.path), *fields])
-            for tree, value in zip(out, made, strict=True):
-                tree[leaf.path] = self.read(value)
-        return out
+        for leaf in self.leaves(op.operands["trees"][0].type):  # type: ignore[union-attr]
+            self.leaf, self.marked = leaf.shape, []
+            yield leaf.path, self.region(rule.body, [*self.elements(op, leaf.path), *fields])
 
     def op_decay(self, op: Op) -> list[Any]:
         u, p = self.read(op.operands["u"][0]), self.read(op.operands["p"][0])

@@ -15,7 +15,7 @@ from typing import TypeVar
 from nitro_dialect.ir import Literal, Operand, Region, Value
 from nitro_dialect.naming import Names
 from nitro_dialect.op import OPS, Op, as_operand, operand, operands, variadic
-from nitro_dialect.ops import COMPARE
+from nitro_dialect.ops import COMPARE, varying
 from nitro_dialect.ops.common import holds
 from nitro_dialect.types import F32, FLOATS, I1, TensorType, Type, same
 
@@ -23,12 +23,22 @@ COMPARISONS = (*COMPARE, "is_finite")
 
 
 class Builder:
-    """Appends ops to one region, or inserts them at `index`."""
+    """Appends ops to one region, or inserts them at `index`.
 
-    def __init__(self, region: Region, names: Names, index: int | None = None) -> None:
+    `elements` are the parameters of the region that differ from element to element of a leaf.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        names: Names,
+        index: int | None = None,
+        elements: Sequence[Value] = (),
+    ) -> None:
         self.region = region
         self.names = names
         self.index = index
+        self.elements = tuple(elements)
 
     def add(self, op: Op) -> Op:
         if self.index is None:
@@ -46,9 +56,11 @@ _current: contextvars.ContextVar[Builder] = contextvars.ContextVar("builder")
 
 
 @contextmanager
-def building(region: Region, names: Names, index: int | None = None) -> Generator[Builder]:
+def building(
+    region: Region, names: Names, index: int | None = None, elements: Sequence[Value] = ()
+) -> Generator[Builder]:
     """Makes `region` the place where arithmetic on values and `emit` put their ops."""
-    builder = Builder(region, names, index)
+    builder = Builder(region, names, index, elements)
     token = _current.set(builder)
     try:
         yield builder
@@ -59,6 +71,12 @@ def building(region: Region, names: Names, index: int | None = None) -> Generato
 def current() -> Builder:
     """The builder in force; LookupError outside `building`."""
     return _current.get()
+
+
+def varies(value: Value) -> bool:
+    """Whether a value of the region in force differs from element to element of a leaf."""
+    builder = current()
+    return value in varying(builder.region, builder.elements)
 
 
 OpT = TypeVar("OpT", bound=Op)

@@ -38,7 +38,7 @@ from nitro_dialect.ir import (
 )
 from nitro_dialect.marks import channel_of
 from nitro_dialect.op import Context, Op
-from nitro_dialect.ops import ELEMENTWISE
+from nitro_dialect.ops import RULE_OPS
 from nitro_dialect.ops.common import fits
 from nitro_dialect.printer import Text
 from nitro_dialect.rewrite import walk
@@ -236,8 +236,8 @@ class _Verifier:
             slots = ", ".join(["the update", *(slot for slot, _ in rule.slots)])
             self.say(TABLE, f"rule @{rule.name} yields one f32 each for {slots}", rule)
         for op in walk(rule.body):
-            if op.mnemonic not in ELEMENTWISE:
-                self.say(TABLE, f"{op.mnemonic} is no element-wise op: rules hold those only", op)
+            if op.mnemonic not in RULE_OPS:
+                self.say(TABLE, f"{op.mnemonic} has no place in a rule, which is per element", op)
         check_names([], rule.body, rule, self.say)
         check_region(rule.body, set(), rule, self.say)
         self.ops(rule.body.ops)

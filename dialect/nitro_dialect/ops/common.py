@@ -6,7 +6,21 @@ from collections.abc import Iterable, Sequence
 
 from nitro_dialect.errors import suggestion
 from nitro_dialect.ir import Literal, Value
-from nitro_dialect.types import FLOATS, INTS, TensorType, TreeType, Type, VecType, is_scalar, same
+from nitro_dialect.op import Context, Op
+from nitro_dialect.types import (
+    F32,
+    FLOATS,
+    INTS,
+    TensorType,
+    TreeType,
+    Type,
+    VecType,
+    is_scalar,
+    same,
+)
+
+COMBINE = ("sum", "max", "min")
+"""How elements or leaves are reduced."""
 
 
 def unknown(what: str, name: str | None, known: Iterable[str]) -> str:
@@ -53,3 +67,29 @@ def holds(dtype: str, value: bool | int | float) -> bool:
         least, most = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
         return isinstance(value, int) and least <= value < most
     return dtype in FLOATS
+
+
+def element_params(op: Op) -> bool:
+    """Whether the op's region takes one f32 per operand of `trees`."""
+    body = op.body
+    return body is not None and len(body.params) == len(op.operands.get("trees", [])) and all(
+        same(p.type, F32) for p in body.params
+    )  # fmt: skip
+
+
+def yields(op: Op, count: int) -> bool:
+    """Whether the op's region ends in a yield of `count` f32 scalars."""
+    if op.body is None or not op.body.ops:
+        return False
+    last = op.body.ops[-1]
+    values = last.operands.get("values", [])
+    return last.mnemonic == "yield" and len(values) == count and all(
+        scalar(v, "f32") for v in values
+    )  # fmt: skip
+
+
+def combines(op: Op, context: Context, label: str, known: Sequence[str] = COMBINE) -> None:
+    """The op's `how` is one of `known`."""
+    how = str(op.attrs["how"])
+    message = f"how is {' or '.join((', '.join(known[:-1]), known[-1]))}, found {how}"
+    context.require(op, how in known, label, f"{message}{suggestion(how, known)}")

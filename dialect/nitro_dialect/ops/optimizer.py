@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from nitro_dialect.ir import Rule
 from nitro_dialect.op import Context, Op, attr, operand, operands, result, results, symbol, variadic
-from nitro_dialect.ops.common import one_group, scalar, type_of, unknown
-from nitro_dialect.types import TreeType, same
+from nitro_dialect.ops.common import group_of, one_group, scalar, type_of, unknown
+from nitro_dialect.types import TreeType, VecType, same
 
 
 class OptRule(Op):
     """Applies `@rule` to every element: the unscaled update, then the slots' next values.
+
+    A rule that reduces is applied to every leaf; its marks are left to `opt.marks`.
 
     (C1) The rule is one of the module's.
     (C2) `trees` are the rule's elements in order, trees of one group.
@@ -24,20 +27,55 @@ class OptRule(Op):
     out = results()
 
     def check(self, context: Context) -> None:
-        rule = context.module.rules.get(self.rule)
-        context.require(
-            self, rule is not None, "C1", unknown("rule", self.rule, context.module.rules)
-        )
+        rule = _rule(self, context)
         if rule is None:
             return
-        ok = len(self.trees) == len(rule.elements) and one_group(self.trees)
-        context.require(self, ok, "C2", f"trees must be {', '.join(rule.elements)} of one group")
-        ok = len(self.fields) == len(rule.scalars) and all(scalar(v, "f32") for v in self.fields)
-        context.require(self, ok, "C3", f"fields must be {', '.join(rule.scalars)}, each f32")
         kinds = [r.type for r in self.results]
         ok = len(kinds) == 1 + len(rule.slots) and one_group([*self.trees, *self.results])
         ok = ok and all(isinstance(k, TreeType) and k.dtype == "f32" for k in kinds)
         context.require(self, ok, "C4", "results must be the update and one f32 tree per slot")
+
+
+class OptMarks(Op):
+    """What the marks of `@rule` find in each leaf's update, which is made for that alone.
+
+    It is the first of two evaluations of a rule with marks: a commit is decided by these words
+    before `opt.rule` makes the update again, inside it.
+
+    (C1) The rule is one of the module's.
+    (C2) `trees` are the rule's elements in order, trees of one group.
+    (C3) `fields` are the rule's scalars in order, f32.
+    (C4) Results are vecs of that group, one per `mark` of the rule, in their order.
+    """
+
+    mnemonic = "opt.marks"
+    level = "named"
+    rule = symbol()
+    trees = variadic()
+    fields = operands()
+    out = results()
+
+    def check(self, context: Context) -> None:
+        rule = _rule(self, context)
+        if rule is None:
+            return
+        count = sum(op.mnemonic == "mark" for op in rule.body.ops)
+        vec = VecType(group_of(self.trees[0]) or "") if self.trees else None
+        ok = len(self.results) == count and all(r.type == vec for r in self.results)
+        context.require(self, ok, "C4", "results must be one vec per mark of the rule")
+
+
+def _rule(op: OptRule | OptMarks, context: Context) -> Rule | None:
+    """C1 to C3 of what applies a rule; the rule."""
+    rules = context.module.rules
+    rule = rules.get(op.rule)
+    context.require(op, rule is not None, "C1", unknown("rule", op.rule, rules))
+    if rule is not None:
+        ok = len(op.trees) == len(rule.elements) and one_group(op.trees)
+        context.require(op, ok, "C2", f"trees must be {', '.join(rule.elements)} of one group")
+        ok = len(op.fields) == len(rule.scalars) and all(scalar(v, "f32") for v in op.fields)
+        context.require(op, ok, "C3", f"fields must be {', '.join(rule.scalars)}, each f32")
+    return rule
 
 
 class Decay(Op):

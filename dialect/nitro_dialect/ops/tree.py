@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from nitro_dialect.errors import suggestion
 from nitro_dialect.op import Context, Op, attr, operand, region, result, results, variadic
-from nitro_dialect.ops.common import group_of, one_group, scalar, type_of
+from nitro_dialect.ops.common import (
+    combines,
+    element_params,
+    group_of,
+    one_group,
+    scalar,
+    type_of,
+    yields,
+)
 from nitro_dialect.ops.scalar import ELEMENTWISE
-from nitro_dialect.types import F32, I64, TensorType, TreeType, Type, VecType, same
-
-COMBINE = ("sum", "max", "min")
-"""How a fold reduces."""
+from nitro_dialect.types import F32, TensorType, TreeType, Type, VecType, same
 
 
 def _elementwise(op: Op, context: Context, label: str) -> None:
     held = [inner.mnemonic for inner in op.body.ops] if op.body is not None else []
     wrong = [name for name in held if name not in ELEMENTWISE]
     context.require(op, not wrong, label, f"{', '.join(wrong)} in an element-wise region")
-
-
-def _element_params(op: Op) -> bool:
-    body = op.body
-    return body is not None and len(body.params) == len(op.operands.get("trees", [])) and all(
-        same(p.type, F32) for p in body.params
-    )  # fmt: skip
 
 
 class Map(Op):
@@ -48,19 +45,9 @@ class Map(Op):
         values = [*self.trees, *self.results]
         ok = one_group(values)
         context.require(self, ok, "C1", "operands and results must be trees of one group")
-        context.require(self, _element_params(self), "C2", "the region takes one f32 per operand")
-        context.require(self, _yields(self, len(self.results)), "C3", "one f32 per result")
+        context.require(self, element_params(self), "C2", "the region takes one f32 per operand")
+        context.require(self, yields(self, len(self.results)), "C3", "one f32 per result")
         _elementwise(self, context, "C4")
-
-
-def _yields(op: Op, count: int) -> bool:
-    if op.body is None or not op.body.ops:
-        return False
-    last = op.body.ops[-1]
-    values = last.operands.get("values", [])
-    return last.mnemonic == "yield" and len(values) == count and all(
-        scalar(v, "f32") for v in values
-    )  # fmt: skip
 
 
 class Fold(Op):
@@ -81,9 +68,9 @@ class Fold(Op):
     def check(self, context: Context) -> None:
         ok = one_group(self.trees) and same(self.results[0].type, F32)
         context.require(self, ok, "C1", "operands must be trees of one group, the result f32")
-        ok = _element_params(self) and _yields(self, 1)
+        ok = element_params(self) and yields(self, 1)
         context.require(self, ok, "C2", "the region takes one f32 per operand and yields one")
-        _combines(self, context)
+        combines(self, context, "C3")
         _elementwise(self, context, "C4")
 
 
@@ -106,46 +93,10 @@ class FoldLeaf(Op):
         kind = self.results[0].type
         ok = one_group(self.trees) and kind == VecType(group_of(self.trees[0]) or "")
         context.require(self, ok, "C1", "operands must be trees of one group, the result its vec")
-        ok = _element_params(self) and _yields(self, 1)
+        ok = element_params(self) and yields(self, 1)
         context.require(self, ok, "C2", "the region takes one f32 per operand and yields one")
-        _combines(self, context)
+        combines(self, context, "C3")
         _elementwise(self, context, "C4")
-
-
-def _combines(op: Op, context: Context) -> None:
-    how = str(op.attrs["how"])
-    near = suggestion(how, COMBINE)
-    context.require(op, how in COMBINE, "C3", f"how is sum, max or min, found {how}{near}")
-
-
-class VecSum(Op):
-    """The sum of a vec, in f32.
-
-    (C1) The operand is a vec and the result f32.
-    """
-
-    mnemonic = "vec.sum"
-    x = operand()
-    r = result()
-
-    def check(self, context: Context) -> None:
-        ok = isinstance(type_of(self.x), VecType) and same(self.results[0].type, F32)
-        context.require(self, ok, "C1", "the operand must be a vec, the result f32")
-
-
-class FirstNonfinite(Op):
-    """The index of a vec's first NaN or infinite word, -1 when all are finite.
-
-    (C1) The operand is a vec and the result i64.
-    """
-
-    mnemonic = "vec.first_nonfinite"
-    x = operand()
-    r = result()
-
-    def check(self, context: Context) -> None:
-        ok = isinstance(type_of(self.x), VecType) and same(self.results[0].type, I64)
-        context.require(self, ok, "C1", "the operand must be a vec, the result i64")
 
 
 class Norm(Op):
