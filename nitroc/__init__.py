@@ -23,7 +23,7 @@ from nitro_runtime.run_dir import runs
 from nitro_runtime.schedules import schedule
 from nitro_runtime.snapshot import checkpoint_info
 from nitro_runtime.stopping import EarlyStopping
-from nitroc import rules
+from nitroc import nn, rules
 from nitroc.commands import build, evaluate, open_bundle, predict, run
 from nitroc.explain import explain
 from nitroc.from_dump import build_from
@@ -86,6 +86,7 @@ __all__ = [
     "host_fields",
     "ir",
     "namespace",
+    "nn",
     "open_bundle",
     "predict",
     "read_manifest",

@@ -258,6 +258,39 @@ declare(
             "The program to compile calls a hook that the experiment doesn't define.",
             "Define the hook.",
         ),
+        75: (
+            "the library of a model is not installed",
+            "nt.nn.linen and nt.nn.nnx need flax, nt.nn.equinox needs equinox; nitroc installs "
+            "neither by itself.",
+            "Install the extra the message names.",
+        ),
+        76: (
+            "nt.nn was given another object",
+            "Each function takes an instance of its own library's module.",
+            "Use the function of that library, and give it an instance, not the class.",
+        ),
+        77: (
+            "a model draws random numbers without a key",
+            "Dropout and its like take their numbers from the key that model.apply is given.",
+            "Declare key in forward, and call model.apply(..., train=train, key=key).",
+        ),
+        78: (
+            "model.apply was given other params or state",
+            "A model rebuilds its module from the nested dicts it was made with.",
+            "Pass the params and state that forward was given.",
+        ),
+        79: (
+            "a stateful module returned no state",
+            "An Equinox module that holds state takes it after its inputs and returns it after its "
+            "outputs.",
+            "End its __call__ with return outputs, state.",
+        ),
+        80: (
+            "the initial state of a module is missing",
+            "eqx.nn.make_with_state takes the initial values out of the module and returns them "
+            "beside it.",
+            "Give both: nt.nn.equinox(module, state).",
+        ),
     },
 )
 declare(
