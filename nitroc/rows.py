@@ -1,8 +1,8 @@
 """Row independence: whether a row's outputs depend on that row alone, found by running forward.
 
-The same rows with other neighbours, at other places, and with filler must give equal bits. The
-weights are the initial ones with noise: a layer that starts at zero would hide what is before it. A
-forward that mixes rows is never filled or coalesced.
+The same rows with other neighbours, at other places, and with filler must give outputs of equal
+bits. The weights are the initial ones with noise: a layer that starts at zero would hide what is
+before it. A forward that mixes rows is never filled or coalesced.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def probe_rows(setup: Setup, bundle: Bundle, machine: Machine, host: HostHooks) 
         goldens[name] = Golden(run.inputs(rows), run(rows), RTOL, fingerprint_text(machine.device))
         runs.append((run, _told_apart(rows)))
     machine.load(_noisy(initial))
-    return Probe(all(_independent(*one) for one in runs) if runs else None, goldens)
+    independent = all(_independent(run.outputs, rows) for run, rows in runs)
+    return Probe(independent if runs else None, goldens)
 
 
 def _told_apart(rows: Arrays) -> Arrays:
@@ -109,8 +110,14 @@ class _Forward:
         """By argument name, what is no weight or constant."""
         return self._fixed | {arg.name: rows[field_of(arg)] for arg in self._args}
 
+    def outputs(self, rows: Arrays) -> Arrays:
+        """The outputs alone, which have a row each."""
+        outputs = [r.name for r in self._program.entry.results if r.role == "outputs"]
+        results = self(rows)
+        return {name: results[name] for name in outputs}
+
     def __call__(self, rows: Arrays) -> Arrays:
-        """The outputs by result name."""
+        """The results by name: the outputs, and the report where there are marks."""
         entry = self._program.entry
         known = {arg.name: arg for arg in entry.args}
         given = {

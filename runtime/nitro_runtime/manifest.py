@@ -271,8 +271,8 @@ class FunctionEntry(Record):
 class ReportEntry(Record):
     """What a value of the train program's report means; `index` is its first word.
 
-    kind: `step` (of the step itself), `metric` (of a hook), or that of the mark it belongs to, whose
-    metadata and source these are.
+    kind: `step` (of the step itself), `metric` (of a hook), or that of the mark it belongs to,
+    whose metadata and source these are.
     """
 
     index: int
@@ -287,8 +287,8 @@ class GuardEntry(Record):
     """A mark: one call of `guard`, `assert_finite` (kind `finite`), `metric` or `diagnostic`.
 
     index: its place among the marks, in the order of the source; a selection mask has the
-    diagnostics in this order. programs: those it runs in; none for a diagnostic in a hook that never
-    trains. source: `file:line:column` of the call. below, above: strict bounds; there and in
+    diagnostics in this order. programs: those it runs in; none for a diagnostic in a hook that
+    never trains. source: `file:line:column` of the call. below, above: strict bounds; there and in
     metadata, what is no JSON number is given by its name: `inf`.
     """
 

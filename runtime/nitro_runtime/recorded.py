@@ -74,7 +74,8 @@ def _metrics_are_compiled(bundle: Bundle) -> bool:
     programs = bundle.manifest.programs.values()
     words = [word.name for p in programs if p.role == "reduce" for word in p.report]
     results = [r.name for p in programs if p.role == "reduce" for r in p.results]
-    return any(not name.startswith(("loss.", "report")) for name in (*words, *results))
+    ours = ("loss.", "report", "guard/", "mark/")
+    return any(not name.startswith(ours) for name in (*words, *results))
 
 
 def _curve(table: Sequence[float], dtype: str) -> PlainSchedule:
