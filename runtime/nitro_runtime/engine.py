@@ -19,6 +19,7 @@ from nitro_runtime.options import RunOptions
 from nitro_runtime.prediction import Predictor
 from nitro_runtime.setup import set_up
 from nitro_runtime.trees import ROOT, flatten
+from nitro_runtime.verdict import Pass, pass_error
 
 
 class Engine:
@@ -139,9 +140,15 @@ class Engine:
     # -------------------------------------------------------------------- evaluate, predict
 
     def evaluate(self, split: str = "val") -> dict[str, Any]:
-        """The metrics of one pass over a split; E-DATA-065 for one that is not there."""
+        """The metrics of one pass over a split.
+
+        E-DATA-065 for one that is not there, E-GUARD-001 with the metrics when a guard counted.
+        """
         run = self._run
-        return run.evaluator.run(split, self._source(split), seed=run.seed)
+        made = run.evaluator.run(split, self._source(split), seed=run.seed)
+        if made.counted:
+            raise pass_error(made.counted, Pass(split, run.step, run.epoch, made.values))
+        return made.values
 
     def _source(self, split: str) -> Any:
         if split not in self.host.splits:

@@ -120,22 +120,36 @@ class ScheduleError(NitroError):
     exit_code = 3
 
 
+@dataclass(frozen=True)
+class GuardFinding:
+    """A guard that counted: what its call was given, how much it counted, and where it is written.
+
+    `meta` of an optimizer's has `group` and `param`; the finite guard is called `finite`.
+    """
+
+    name: str
+    meta: Mapping[str, object]
+    count: int
+    source: str | None
+
+
 class GuardError(NitroError):
     """A guard, or the finite guard (`name` is then the loss or the parameter), stopped the run.
 
-    `step` is the one that was tried; `split` and `metrics` are those of a pass.
+    `step` is the one that was tried; `split` and `metrics` are those of a pass; `others` are the
+    further guards that counted, in the order of the message.
     """
 
     area = "GUARD"
     name: str = ""
     meta: Mapping[str, object] = {}
-    count: float | None = None
+    count: int | None = None
     step: int | None = None
     epoch: int | None = None
     stage: str = "train"
     split: str | None = None
     source: str | None = None
-    others: Sequence[str] = ()
+    others: Sequence[GuardFinding] = ()
     metrics: Mapping[str, object] | None = None
 
 
@@ -185,6 +199,18 @@ declare(
             "a stopping or ranking rule that can't work",
             "A patience, mode, metric or count of a rule is impossible in this run.",
             "Correct the value that the message names.",
+        ),
+        68: (
+            "a pattern that selects no diagnostic",
+            "`diagnostics` holds patterns over names; one of them fits no diagnostic of the train "
+            "program.",
+            "Use names or patterns of the diagnostics listed, or leave the option out.",
+        ),
+        69: (
+            "a metric with a name that is taken",
+            "`nt.metric` and `nt.diagnostic` share the log's lines with the loss, the optimizer's "
+            "values and the metrics that hooks return.",
+            "Give the mark another name, or metadata.",
         ),
     },
 )
@@ -507,6 +533,11 @@ declare(
             "The directory holds no run, or none with this id.",
             "`nitroc runs` lists those there are.",
         ),
+        7: (
+            "a replay that can't be read",
+            "The directory is no replay of a failed step, or a file of it is damaged.",
+            "Name a directory `replay/step-N` of a run directory.",
+        ),
     },
 )
 
@@ -575,6 +606,13 @@ declare(
 declare(
     "GUARD",
     {
+        1: (
+            "a guard counted",
+            "A count that must stay zero was not: of a `guard`, of values that are not finite "
+            "under `assert_finite`, or of values beyond the bound of a `metric` or `diagnostic`. "
+            "Nothing of that step was committed; a pass ends without its checkpoint.",
+            "Look at the line that is named, or run the step again from its replay directory.",
+        ),
         2: (
             "the finite guard stopped the run",
             "The loss, the gradient norm or a scalar of the step was NaN or infinite; nothing of "

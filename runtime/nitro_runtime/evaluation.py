@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -18,9 +17,10 @@ from nitro_runtime.host import HostHooks
 from nitro_runtime.machine import Machine, Program
 from nitro_runtime.metrics import LINE_KEYS, Accumulator
 from nitro_runtime.pjrt import DeviceArray
-from nitro_runtime.report_words import ReportReader
+from nitro_runtime.places import Found, Kind, Place, running
 from nitro_runtime.scalars import Scalars
 from nitro_runtime.staging import EvalStager, Staged, lacking
+from nitro_runtime.totals import Call, Passed, Pending, Report, Totals, passed
 from nitro_runtime.trees import TreeSpec, unflatten
 from nitro_runtime.widths import Plan, Widths
 
@@ -28,34 +28,6 @@ from nitro_runtime.widths import Plan, Widths
 def split_number(split: str) -> int:
     """The number a split's random keys are folded with: it depends on the name only."""
     return zlib.crc32(split.encode()) & 0x7FFFFFFF
-
-
-@dataclass
-class Reduced:
-    """What a reduce program was asked for; reading it waits for the device."""
-
-    program: Program
-    results: list[DeviceArray]
-
-    def add_to(self, totals: Accumulator) -> None:
-        """Adds the sums, counts and rows to those of the pass."""
-        report = self.program.result("report")
-        if report is not None:
-            words = pjrt.read(self.results[report])
-            totals.add_words(ReportReader(self.program.entry.report)(words))
-        for entry, array in zip(self.program.entry.results, self.results, strict=True):
-            if entry.role == "outputs":
-                name = entry.name.removeprefix("outputs.").removeprefix("metric.")
-                totals.add_rows(name.removesuffix(".concat"), pjrt.read(array))
-
-
-@dataclass
-class Totals:
-    """The metrics of a pass: those of reduce programs and those of the host's hook."""
-
-    split: str
-    device: Accumulator
-    host: Accumulator
 
 
 class Evaluator:
@@ -68,7 +40,12 @@ class Evaluator:
         self._scalars = scalars
         self._host = host
         self._say = say
-        self._widths = Widths(machine.manifest)
+        self._widths = Widths(machine.manifest, counted=True)
+        self._reports = {
+            name: Report(machine.manifest, program)
+            for name, program in machine.manifest.programs.items()
+            if program.role in ("forward", "reduce")
+        }
         self._spec = TreeSpec.from_json(machine.manifest.interface.outputs)
 
     # ------------------------------------------------------------------------------- a pass
@@ -81,21 +58,23 @@ class Evaluator:
         seed: int,
         poll: Callable[[], None] | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> dict[str, Any]:
-        """The metrics of one pass over `source`.
+    ) -> Passed:
+        """What one pass over `source` came to.
 
         E-DATA-067 or -069 for what the host's hooks return.
         """
         totals = self._pass(split, source, seed, None, poll, progress)
-        values, empty = _reduced(totals)
+        values, empty = totals.reduced()
         for name in empty:
             self._say(f"{split}: {name}: no data")
-        return self._finalized(values, split)
+        return passed(totals, self._finalized(values, split))
 
     def emitted(self, split: str, source: Any, seed: int) -> list[str]:
         """The names of all metrics of `split`: its first batch is run, and dropped."""
-        values, empty = _reduced(self._pass(split, source, seed, 1))
-        return list(dict.fromkeys([*self._finalized(values, split), *empty]))
+        totals = self._pass(split, source, seed, 1)
+        values, empty = totals.reduced()
+        made = passed(totals, self._finalized(values, split))
+        return list(dict.fromkeys([*made.values, *empty]))
 
     def _pass(
         self,
@@ -106,10 +85,10 @@ class Evaluator:
         poll: Callable[[], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Totals:
-        """Runs all batches, or the first `limit`; each reduce is read one batch late."""
+        """Runs all batches, or the first `limit`; each report is read one batch late."""
         stager = EvalStager(self._machine, self._widths, split, source)
-        totals = Totals(split, Accumulator(split), Accumulator(split))
-        pending: Reduced | None = None
+        totals = Totals(split)
+        pending: Pending | None = None
         with open_epoch(source, 0, seed, prepare=stager.stage, split=split, poll=poll) as batches:
             for index, staged in enumerate(batches):
                 if limit is not None and index >= limit:
@@ -121,46 +100,51 @@ class Evaluator:
                     self._say(f"{split}: no val_loss, its batches have no {names}")
                 before, pending = pending, self._batch(staged, index, totals)
                 if before is not None:
-                    before.add_to(totals.device)
+                    totals.add(before)
                 if progress is not None:
                     progress(index + 1)
         if pending is not None:
-            pending.add_to(totals.device)
+            totals.add(pending)
         return totals
 
-    def _batch(self, staged: Staged, index: int, totals: Totals) -> Reduced | None:
+    def _batch(self, staged: Staged, index: int, totals: Totals) -> Pending:
         machine, plan = self._machine, staged.plan
         context = context_of(totals.split, index)
         forward = machine.program(plan.forward)
         given = {**staged.fields, **place_context(machine, forward, self._scalars, context)}
-        outputs = _outputs(forward, machine.call(forward, given))
-        reduced = None
+        results = machine.call(forward, given)
+        outputs = _outputs(forward, results)
+        pending = Pending(plan.rows, Call(forward, self._reports[plan.forward], results), None)
         if not staged.lacking and machine.has(plan.reduce):
-            reduced = self._reduce(plan, {**staged.fields, **outputs}, context)
+            pending.reduce = self._reduce(plan, {**staged.fields, **outputs}, context)
         elif not staged.lacking and self.reduces(plan.width):
             raise self._no_reduce(plan, totals.split)
         if self._host.metric_fields is not None:
-            self._host_metrics(plan, outputs, staged.batch, totals.host)
+            pending.found = self._host_metrics(plan, outputs, staged.batch, totals.host)
         for array in (*staged.fields.values(), *outputs.values()):
             pjrt.delete(array)
-        return reduced
+        return pending
 
     def _reduce(
         self, plan: Plan, given: dict[str, DeviceArray], context: Mapping[str, np.ndarray]
-    ) -> Reduced:
+    ) -> Call:
         machine = self._machine
         program = machine.program(plan.reduce)
         given.update(place_context(machine, program, self._scalars, context))
-        return Reduced(program, machine.call(program, given))
+        return Call(program, self._reports[plan.reduce], machine.call(program, given))
 
     def _host_metrics(
         self, plan: Plan, outputs: Mapping[str, DeviceArray], batch: Batch, totals: Accumulator
-    ) -> None:
+    ) -> list[Found]:
+        """Adds what the hook returns, and gives what its marks found."""
         leaves = {
             name.removeprefix("outputs."): pjrt.read(array)[: plan.rows]
             for name, array in outputs.items()
         }
-        totals.add_host(self._host.metrics(unflatten(self._spec, leaves), batch))
+        with running(Place("metrics", Kind.NUMPY)) as place:
+            values = self._host.metrics(unflatten(self._spec, leaves), batch)
+        totals.add_host(values)
+        return place.collected
 
     def reduces(self, width: int) -> bool:
         """Whether the bundle evaluates the loss at this width at all."""
@@ -223,17 +207,17 @@ class Evaluator:
         return list(dict.fromkeys(names))
 
     def device_metrics(self, split: str) -> list[str]:
-        """The metrics that need no host hook: those of the split's reduce program."""
+        """The metrics that need no host hook: those of the split's reduce program, and of marks."""
         width = self._widths.of_split(split)
-        names: dict[str, None] = {}
         if width is None or lacking(self._machine.manifest, split, width):
             return []
-        for program in self._machine.manifest.programs.values():
-            if program.role == "reduce" and program.dims.get("width") == width:
-                for word in program.report:
-                    name = word.name.rpartition(".")[0]
-                    names["val_loss" if name == "loss" else name.removeprefix("metric.")] = None
-        return list(names)
+        programs = self._machine.manifest.programs
+        at = [report for n, report in self._reports.items() if programs[n].dims["width"] == width]
+        names: list[str] = []
+        for word in (word for report in at for word in report.words):
+            name = word.rpartition(".")[0]
+            names.append("val_loss" if name == "loss" else name.removeprefix("metric."))
+        return list(dict.fromkeys([*names, *(n for r in at for n in r.marks.metric_names())]))
 
 
 def place_context(
@@ -263,13 +247,3 @@ def context_of(split: str, index: int) -> dict[str, np.ndarray]:
         "split": np.array(split_number(split), np.int32),
         "index": np.array(index, np.int32),
     }
-
-
-def _reduced(totals: Totals) -> tuple[dict[str, Any], list[str]]:
-    """The values of a pass by name, and the names that had no data; a host metric called
-    `val_loss` stands for ours."""
-    values, empty = totals.device.reduced()
-    own, own_empty = totals.host.reduced()
-    if "val_loss" in own or "val_loss" in own_empty:
-        values.pop("val_loss", None)
-    return {**values, **own}, [*empty, *own_empty]

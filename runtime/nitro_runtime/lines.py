@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from nitro_runtime.errors import UsageError
+from nitro_runtime.metrics import LINE_KEYS
 from nitro_runtime.report_words import Value
 from nitro_runtime.run import Run
-from nitro_runtime.training import Flight
+from nitro_runtime.training import Flight, TrainProgram
 
 _METRIC = "metric/"
 
+OWN_KEYS = (*sorted(LINE_KEYS), "learning_rate", "grad_norm", "skipped")
+
 
 class StepLines:
-    """One line at step 1, at each multiple of `log_every`, and always at the last step."""
+    """One line at step 1, at each multiple of `log_every`, and always at the last step and at those
+    that are sampled.
 
-    def __init__(self, run: Run, words: tuple[str, ...]) -> None:
+    E-USAGE-069 for a mark whose series would be mistaken for another value of a line.
+    """
+
+    def __init__(self, run: Run, program: TrainProgram, sampled: TrainProgram | None) -> None:
         self._run = run
         self._every = run.options.log_every
+        words = program.read_report.names
         self._names = _metric_names(words)
+        for each in filter(None, (program, sampled)):
+            check_names(each.marks.metric_names(), [*OWN_KEYS, *self._names])
         # Without a logger a line still says which train metrics had no data.
         self._logged = bool(run.loggers) or bool(self._names)
         self._clips = "grad_norm" in words
@@ -30,7 +41,8 @@ class StepLines:
         if not self._logged:
             return
         step = flight.step
-        if step == 1 or step % self._every == 0 or step == self._run.total:
+        due = step == 1 or step % self._every == 0 or step == self._run.total
+        if due or flight.program.selection is not None:
             self._unlogged = None
             self.write(flight, values)
         else:
@@ -38,8 +50,13 @@ class StepLines:
 
     def write(self, flight: Flight, values: Mapping[str, Value]) -> None:
         """Writes the line of a step."""
-        line = self._line(flight, values)
-        self._run.loggers.metrics(line, step=flight.step, epoch=flight.epoch, context="train")
+        self._run.loggers.metrics(
+            self._line(flight, values),
+            step=flight.step,
+            epoch=flight.epoch,
+            context="train",
+            series=flight.program.marks.series(values),
+        )
 
     def write_last(self) -> None:
         """Writes the last step's line, unless it has one."""
@@ -101,3 +118,15 @@ def _metric_names(words: tuple[str, ...]) -> list[str]:
         for word in words
         if word.startswith(_METRIC) and word.endswith(".count")
     ]
+
+
+def check_names(marks: Iterable[str], taken: Collection[str]) -> None:
+    """E-USAGE-069 for a series of a mark called as one of `taken`."""
+    for name in marks:
+        if name in taken:
+            raise UsageError(
+                69,
+                f"the mark {name!r} has the name of another value of the log",
+                where=f"metric {name}",
+                help=f"give it another name, or metadata: nt.metric({name!r}, ..., part=...)",
+            )

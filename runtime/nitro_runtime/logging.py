@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from nitro_runtime.errors import CheckpointError
+from nitro_runtime.marks import Series, logged_name
 
 Context = str
 
@@ -75,12 +76,15 @@ class JSONLogger:
         partial: bool = False,
         **_: Any,
     ) -> None:
-        row: dict[str, Any] = {"context": context, "epoch": epoch, "step": step, **metrics}
-        row.update(dict.fromkeys(nonfinite))
+        # What has metadata is an entry of `series`, and only there.
+        tagged = {logged_name(point["name"], point["meta"]) for point in series}
+        row: dict[str, Any] = {"context": context, "epoch": epoch, "step": step}
+        row.update((name, value) for name, value in metrics.items() if name not in tagged)
+        row.update((name, None) for name in nonfinite if name not in tagged)
         if nonfinite:
             row["nonfinite"] = list(nonfinite)
         if series:
-            row["series"] = list(series)
+            row["series"] = plain(series)
         if partial:
             row["partial"] = True
         self._line("metrics", row)
@@ -188,12 +192,15 @@ class Loggers:
         step: int,
         epoch: int,
         context: Context,
+        series: Sequence[Series] = (),
         partial: bool = False,
     ) -> None:
-        """Finite values only; the names of the others beside them."""
+        """Finite values only; the names of the others beside them. Points of marks are among the
+        values, those with metadata also in `series`."""
         if not self.all:
             return
-        finite, nonfinite = split_finite(values)
+        points = {point.logged: point.value for point in series}
+        finite, nonfinite = split_finite({**values, **points})
         self._call(
             "log_metrics",
             finite,
@@ -201,7 +208,7 @@ class Loggers:
             epoch=epoch,
             context=context,
             nonfinite=nonfinite,
-            series=[],
+            series=[point.entry() for point in series if point.meta],
             partial=partial,
         )
 

@@ -6,24 +6,24 @@ for each epoch: dispatches, each report read one dispatch late -> validate -> as
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from nitro_runtime import pjrt
 from nitro_runtime.data import open_epoch
 from nitro_runtime.data.prefetch import depth_of
-from nitro_runtime.errors import GuardError, NitroError
+from nitro_runtime.failing import check_finite, fail_step, stop_after
 from nitro_runtime.lines import StepLines, Waits
 from nitro_runtime.pjrt import DeviceArray
 from nitro_runtime.report_words import Value
 from nitro_runtime.run import Run, scalars_of
 from nitro_runtime.saving import snapshot
 from nitro_runtime.signals import Interrupts
+from nitro_runtime.totals import Passed
 from nitro_runtime.training import SPLIT, EpochSums, Flight, TrainProgram, TrainStager
-from nitro_runtime.verdict import failure
+from nitro_runtime.verdict import Cause, causes
 
 IN_FLIGHT = 2
 SLOW_DATA = 0.25
@@ -32,16 +32,19 @@ SLOW_DATA = 0.25
 class Loop:
     """Trains `run` on its train split until something stops it."""
 
-    def __init__(self, run: Run, program: TrainProgram, interrupts: Interrupts) -> None:
+    def __init__(
+        self, run: Run, program: TrainProgram, sampled: TrainProgram | None, interrupts: Interrupts
+    ) -> None:
         self._run = run
         self._program = program
+        self._sampled = sampled
         self._interrupts = interrupts
         self._source = run.host.splits[SPLIT]
         self._flights: deque[Flight] = deque()
         self._committed = run.scalars.scheduled()
         self._dispatched = run.step
         self._position = run.position
-        self._lines = StepLines(run, program.read_report.names)
+        self._lines = StepLines(run, program, sampled)
         self._told: set[str] = set()
 
     # ----------------------------------------------------------------------------- the run
@@ -50,7 +53,7 @@ class Loop:
         """Runs to the end and gives the stop reason; a failing step or hook raises."""
         run = self._run
         if run.options.max_epochs == 0:
-            self._validate(run.epochs)
+            stop_after(run, self._validate(run.epochs), run.epochs)
             return "completed"
         run.display.start(run.options.max_epochs, run.total)
         while run.epochs < run.options.max_epochs:
@@ -141,7 +144,10 @@ class Loop:
         if run.scalars.schedules:
             for warning in run.scalars.advance(step):
                 run.say(warning)
-        self._flights.append(self._program.dispatch(step, epoch, fields))
+        program = self._program
+        if self._sampled is not None and step % run.options.sample_every == 0:
+            program = self._sampled
+        self._flights.append(program.dispatch(step, epoch, fields))
         self._dispatched = step
 
     def _drain(self) -> None:
@@ -151,11 +157,11 @@ class Loop:
     def _settle(self, flight: Flight) -> None:
         """Reads a dispatch's report: the step stands, or the run fails."""
         run = self._run
-        values = self._program.settle(flight)
-        last = None if run.last_checkpoint is None else run.last_checkpoint[0]
-        error = failure(values, flight, run.machine.manifest, last)
-        if error is not None:
-            self._fail(flight, values, error)
+        values = flight.program.settle(flight)
+        found = causes(values, flight, run.machine.manifest)
+        if found:
+            self._fail(flight, values, found)
+        flight.drop()
         run.step = flight.step
         run.t += 1
         self._position += flight.batches
@@ -167,7 +173,7 @@ class Loop:
         run.display.step(flight.epoch, flight.step, loss)
         self._tick()
 
-    def _fail(self, flight: Flight, values: Mapping[str, Value], error: NitroError) -> None:
+    def _fail(self, flight: Flight, values: Mapping[str, Value], found: list[Cause]) -> NoReturn:
         run = self._run
         for later in self._flights:
             pjrt.wait([later.report])
@@ -176,14 +182,7 @@ class Loop:
         run.scalars.restore(self._committed)
         self._lines.write_last()
         self._lines.write(flight, values)
-        name = error.name if isinstance(error, GuardError) else "weight"
-        run.loggers.annotation(
-            f"guard finite failed: {name}",
-            step=flight.step,
-            epoch=flight.epoch,
-            data={"name": "finite", "found": name, "code": error.code},
-        )
-        raise error
+        fail_step(run, flight, found)
 
     def _report_waits(self, waits: Waits, epoch: int) -> None:
         run = self._run
@@ -207,11 +206,11 @@ class Loop:
         run = self._run
         run.epochs += 1
         self._position = run.position = 0
-        metrics = self._validate(run.epochs)
+        made = self._validate(run.epochs)
+        metrics = {} if made is None else scalars_of(made.values)
         row = self._add_row(metrics)
-        bad = self._nonfinite(metrics)
-        if bad is not None:
-            raise bad
+        stop_after(run, made, run.epochs)
+        check_finite(run, metrics, self._told)
         stop = self._stopper_says(metrics)
         reason = "early_stop" if stop else None
         if run.epochs >= run.options.max_epochs:
@@ -224,16 +223,21 @@ class Loop:
         run.directory.status(**self._where())
         return reason
 
-    def _validate(self, epoch: int, *, partial: bool = False) -> dict[str, float]:
+    def _validate(self, epoch: int, *, partial: bool = False) -> Passed | None:
         run = self._run
         source = run.host.splits.get("val")
         if source is None:
-            return {}
-        metrics = scalars_of(run.evaluator.run("val", source, seed=run.seed, poll=self._tick))
+            return None
+        made = run.evaluator.run("val", source, seed=run.seed, poll=self._tick)
         run.loggers.metrics(
-            metrics, step=run.step, epoch=epoch, context="validate", partial=partial
+            scalars_of(made.hooks),
+            step=run.step,
+            epoch=epoch,
+            context="validate",
+            series=[*made.metrics, *made.guards],
+            partial=partial,
         )
-        return metrics
+        return made
 
     def _add_row(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         run = self._run
@@ -245,28 +249,6 @@ class Loop:
         run.history.rows.append(row)
         run.sums = EpochSums()
         return row
-
-    def _nonfinite(self, metrics: Mapping[str, float]) -> GuardError | None:
-        """The error of a metric that decides and is not finite; None where it is ignored."""
-        run = self._run
-        bad = [n for n in run.control_metrics() if not math.isfinite(metrics.get(n, 0.0))]
-        if not bad:
-            return None
-        what = f"{bad[0]} was {metrics[bad[0]]} in epoch {run.epochs}"
-        if run.options.on_nonfinite_metric == "ignore":
-            if bad[0] not in self._told:
-                self._told.add(bad[0])
-                run.say(f"{what}: it neither ranks a checkpoint nor counts as an improvement")
-            return None
-        error = GuardError(
-            3,
-            f"{what}, and it ranks checkpoints or stops the run",
-            where=f"step {run.step}",
-            help="on_nonfinite_metric=ignore goes on; no checkpoint of this epoch was written",
-        )
-        error.name, error.step, error.epoch, error.stage = bad[0], run.step, run.epochs, "evaluate"
-        error.metrics = dict(metrics)
-        return error
 
     def _stopper_says(self, metrics: Mapping[str, float]) -> bool:
         stopper = self._run.stopper
@@ -286,7 +268,7 @@ class Loop:
         self._lines.write_last()
         where = f"inside epoch {run.epoch}" if run.position else f"before epoch {run.epochs + 1}"
         if run.position and reason != "interrupted":
-            self._validate(run.epoch, partial=True)
+            stop_after(run, self._validate(run.epoch, partial=True), run.epoch)
         name, step = run.last_checkpoint or (None, 0)
         stands = f"the last checkpoint is {name}" if name else "there is no checkpoint yet"
         run.say(

@@ -21,6 +21,7 @@ from nitro_runtime.state import LIVING, Layout
 CONSTANTS = "weights/constants.safetensors"
 INITIAL = "weights/init.safetensors"
 TRAIN = "train_step"
+SAMPLED = "train_step_sampled"
 INIT = "init"
 DEVICE = "device/"
 

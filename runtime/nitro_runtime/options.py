@@ -39,7 +39,8 @@ class RunOptions:
     """Every run option that takes effect when a bundle runs (baked ones are in the manifest).
 
     `resume`: False, `"auto"`, `"latest"`, `"best"`, a run id or a path. `checkpoint`: the one warm
-    start. `backend`: platform to run on, None for the bundle's. `max_time` in seconds.
+    start. `diagnostics`: patterns over names; those that fit run at multiples of `sample_every`.
+    `backend`: platform to run on, None for the bundle's. `max_time` in seconds.
     `quiet`: no progress and no notes, errors only.
     """
 
@@ -50,6 +51,8 @@ class RunOptions:
     run_dir: str | Path = "runs/Experiment"
     tags: tuple[str, ...] = ()
     log_every: int = 1
+    diagnostics: tuple[str, ...] = ()
+    sample_every: int = 100
     resume: bool | str | Path = False
     checkpoint: str | Path | None = None
     on_nonfinite_metric: Literal["error", "ignore"] = "error"
@@ -61,6 +64,7 @@ class RunOptions:
         _in_range("seed", self.seed, 0, 2**63 - 1)
         _in_range("max_epochs", self.max_epochs, 0)
         _in_range("log_every", self.log_every, 1)
+        _in_range("sample_every", self.sample_every, 1)
         if self.max_steps is not None:
             _in_range("max_steps", self.max_steps, 1)
         if self.schedule_total is not None:

@@ -29,7 +29,7 @@ class Predictor:
     def __init__(self, machine: Machine, scalars: Scalars) -> None:
         self._machine = machine
         self._scalars = scalars
-        self._widths = Widths(machine.manifest)
+        self._widths = Widths(machine.manifest, counted=False)
         self._spec = TreeSpec.from_json(machine.manifest.interface.outputs)
 
     def __call__(self, data: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nitro_runtime.diagnostics import Selection
 from nitro_runtime.evaluation import Evaluator
 from nitro_runtime.history import History
 from nitro_runtime.host import HostHooks
@@ -28,7 +29,7 @@ class Run:
     `restored` is the record it goes on from, `weights_from` what a warm start took. `step` counts
     tried optimizer steps, `t` committed ones, `epochs` finished epochs; `position` is
     the train batches consumed of the epoch under way, `sums` what its steps add up to; `total` is
-    the horizon.
+    the horizon; `selection` the diagnostics that were asked for.
     """
 
     machine: Machine
@@ -44,6 +45,7 @@ class Run:
     seed: int
     total: int
     run_id: str
+    selection: Selection | None = None
     trains: bool = True
     notes: list[str] = field(default_factory=list[str])
     parent: dict[str, Any] | None = None

@@ -72,10 +72,13 @@ def _meta(run: Run) -> dict[str, Any]:
 
 def options(given: RunOptions) -> dict[str, Any]:
     """The run options as plain JSON."""
-    return {
-        name: str(value) if isinstance(value, Path) else list(value) if name == "tags" else value
-        for name, value in ((f.name, getattr(given, f.name)) for f in dataclasses.fields(given))
-    }
+    return {f.name: _plain(getattr(given, f.name)) for f in dataclasses.fields(given)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
 
 
 def fields(run: Run) -> dict[str, Any]:

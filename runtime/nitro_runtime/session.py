@@ -11,13 +11,14 @@ from nitro_runtime.data.prefetch import unwrap
 from nitro_runtime.data.source import probe
 from nitro_runtime.errors import GuardError, NitroError
 from nitro_runtime.loop import Loop
-from nitro_runtime.machine import TRAIN
+from nitro_runtime.machine import SAMPLED, TRAIN
 from nitro_runtime.restore import DONE, nothing_left
 from nitro_runtime.run import Run
 from nitro_runtime.saving import stopper_state
 from nitro_runtime.signals import TERMINATED, Interrupts
 from nitro_runtime.stopping import check_metric
 from nitro_runtime.training import TrainProgram
+from nitro_runtime.verdict import GUARD
 
 FAILED = ("guard", "diverged", "error")
 
@@ -68,12 +69,12 @@ def _train(run: Run, interrupts: Interrupts) -> None:
     try:
         check_metrics(run)
         check_records(run)
-        reason = Loop(run, _ready(run, interrupts), interrupts).train()
+        reason = Loop(run, *_ready(run, interrupts), interrupts).train()
     except _Interrupted:
         reason = "interrupted"
         run.say(f"stopped ({reason}) while programs compiled: no step was made")
     except GuardError as failed:
-        reason, error = "diverged", failed
+        reason, error = "guard" if failed.code == GUARD else "diverged", failed
         raise
     except KeyboardInterrupt:
         reason = "interrupted"
@@ -130,8 +131,9 @@ class _Interrupted(Exception):
     """A signal came while programs compiled."""
 
 
-def _ready(run: Run, interrupts: Interrupts) -> TrainProgram:
-    """Compiles everything this run is known to need, said in one line."""
+def _ready(run: Run, interrupts: Interrupts) -> tuple[TrainProgram, TrainProgram | None]:
+    """The train program, and the sampled one where something is selected. Compiles everything this
+    run is known to need, said in one line."""
     machine = run.machine
 
     def poll() -> None:
@@ -142,7 +144,7 @@ def _ready(run: Run, interrupts: Interrupts) -> TrainProgram:
     before = set(machine.compiled)
     hits = cache.cache_stats()["hits"]
     started = time.perf_counter()
-    needed = [TRAIN]
+    needed = [TRAIN] if run.selection is None else [TRAIN, SAMPLED]
     source = run.host.splits.get("val")
     if source is not None:
         last = probe(unwrap(source), "val", run.seed).last_rows
@@ -158,7 +160,8 @@ def _ready(run: Run, interrupts: Interrupts) -> TrainProgram:
             f"{len(made)} programs ready in {time.perf_counter() - started:.1f} s "
             f"({cache.cache_stats()['hits'] - hits} from the cache): {', '.join(made)}"
         )
-    return TrainProgram(machine, run.scalars)
+    sampled = run.selection and TrainProgram(machine, run.scalars, run.selection)
+    return TrainProgram(machine, run.scalars), sampled
 
 
 def _finish(run: Run, reason: str, error: BaseException | None) -> None:
@@ -196,5 +199,5 @@ def _finish_checkpoints(run: Run, reason: str) -> Exception | None:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, NitroError):
-        return f"{error.code}: {error.what}"
+        return error.text().splitlines()[0]
     return f"{type(error).__name__}: {error}"

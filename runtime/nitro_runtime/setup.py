@@ -17,6 +17,7 @@ from nitro_runtime.checkpoints import TopKCheckpointer
 from nitro_runtime.compiling import compiler
 from nitro_runtime.data.prefetch import unwrap
 from nitro_runtime.data.source import order
+from nitro_runtime.diagnostics import select
 from nitro_runtime.dtypes import ir_dtype, spell
 from nitro_runtime.errors import DataError
 from nitro_runtime.evaluation import Evaluator
@@ -69,6 +70,7 @@ class _Setup:
 
     def run(self) -> Run:
         device = find_device(self.manifest, self.options.backend)
+        selection = select(self.manifest, self.options.diagnostics)
         if self.trains:
             self.directory.probe()
         restored = self._find_record()
@@ -94,6 +96,7 @@ class _Setup:
             seed=seed,
             total=total,
             run_id=new_run_id(),
+            selection=selection,
             trains=self.trains,
             notes=self.notes,
             weights_from=weights_from,

@@ -45,11 +45,16 @@ class Snapshot:
 def write_directory(directory: Path, snapshot: Snapshot) -> None:
     """Writes `snapshot` into the fresh `directory`, durable; the caller renames it into place."""
     directory.mkdir(parents=True)
-    content = write_tensors(snapshot.arrays)
-    files = {TENSORS: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}}
-    write_file(directory / TENSORS, content)
+    files = {TENSORS: write_arrays(directory / TENSORS, snapshot.arrays)}
     write_file(directory / META, meta_bytes({**snapshot.meta, "files": files}))
     fsync_directory(directory)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Writes a tensor file, durable, and gives its size and digest."""
+    content = write_tensors(arrays)
+    write_file(path, content)
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def meta_bytes(meta: Mapping[str, Any]) -> bytes:
@@ -89,11 +94,15 @@ def read_directory(directory: Path) -> Snapshot:
     meta = read_meta(directory)
     arrays: dict[str, np.ndarray] = {}
     for name, entry in meta["files"].items():
-        arrays.update(_read_file(directory, name, entry))
+        arrays.update(read_arrays(directory, name, entry))
     return Snapshot(arrays, meta)
 
 
-def _read_file(directory: Path, name: str, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def read_arrays(directory: Path, name: str, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of a tensor file of `directory`, checked against its size and digest.
+
+    E-CKPT-002 for one that is not what its entry says.
+    """
     if Path(name).name != name:
         raise _damaged(directory, f"{name!r} leads out of the directory")
     try:

@@ -12,9 +12,11 @@ from nitro_runtime import pjrt
 from nitro_runtime.data.prefetch import unwrap
 from nitro_runtime.data.schema import FieldSpec, Schema, conform, row_count
 from nitro_runtime.data.source import Batch
+from nitro_runtime.diagnostics import Selection
 from nitro_runtime.dtypes import np_dtype
 from nitro_runtime.errors import DataError
-from nitro_runtime.machine import TRAIN, Machine, batch_args, field_of
+from nitro_runtime.machine import SAMPLED, TRAIN, Machine, batch_args, field_of
+from nitro_runtime.marks import ReportMarks
 from nitro_runtime.pjrt import DeviceArray
 from nitro_runtime.report_words import ReportReader, Value
 from nitro_runtime.scalars import Number, Scalars
@@ -94,6 +96,7 @@ class Flight:
     fields: dict[str, DeviceArray]
     scheduled: dict[str, Number]
     learning_rate: Number | None
+    program: TrainProgram
 
     def drop(self) -> None:
         """Gives the inputs back."""
@@ -101,10 +104,19 @@ class Flight:
 
 
 class TrainProgram:
-    """The train program, ready to dispatch. The living buffers are the machine's cells."""
+    """A train program, ready to dispatch. The living buffers are the machine's cells.
 
-    def __init__(self, machine: Machine, scalars: Scalars) -> None:
-        program = machine.program(TRAIN)
+    With a selection of diagnostics it is the sampled program, its mask placed once.
+    """
+
+    def __init__(
+        self, machine: Machine, scalars: Scalars, selection: Selection | None = None
+    ) -> None:
+        program = machine.program(TRAIN if selection is None else SAMPLED)
+        self.selection = selection
+        if selection is not None:
+            (mask,) = (arg for arg in program.entry.args if arg.role == "mask")
+            machine.cells[mask.name] = machine.put(selection.mask, mask)
         self._program = program
         self._machine = machine
         self._scalars = scalars
@@ -117,6 +129,13 @@ class TrainProgram:
         self._far = machine.device.platform != "cpu"
         self.accum = program.entry.dims.get("accum", 1)
         self.read_report = ReportReader(program.entry.report)
+        selected = () if selection is None else selection.keys
+        self.marks = ReportMarks(machine.manifest, self.read_report.names, selected)
+
+    @property
+    def name(self) -> str:
+        """Its name in the manifest."""
+        return self._program.name
 
     def dispatch(self, step: int, epoch: int, fields: dict[str, DeviceArray]) -> Flight:
         """Enqueues `step`; the scalars are those of now."""
@@ -135,7 +154,7 @@ class TrainProgram:
             pjrt.start_read(report)
         scalars = self._scalars
         rate = scalars.values.get("learning_rate")
-        return Flight(step, epoch, self.accum, report, fields, scalars.scheduled(), rate)
+        return Flight(step, epoch, self.accum, report, fields, scalars.scheduled(), rate, self)
 
     def _scalar_row(self) -> DeviceArray:
         """The packed scalars on the device, uploaded when a value changed."""
@@ -147,10 +166,8 @@ class TrainProgram:
         return self._packed[1]
 
     def settle(self, flight: Flight) -> dict[str, Value]:
-        """Waits for a dispatch and gives the values of its report; its inputs are freed."""
-        values = self.read_report(pjrt.read(flight.report))
-        flight.drop()
-        return values
+        """Waits for a dispatch and gives the values of its report."""
+        return self.read_report(pjrt.read(flight.report))
 
 
 @dataclass

@@ -19,16 +19,25 @@ class Plan:
 
 
 class Widths:
-    """The forward programs of a bundle by width, and what they say of filling."""
+    """The forward programs of a bundle by width, and whether a short batch is filled up.
 
-    def __init__(self, manifest: Manifest) -> None:
+    It isn't where forward mixes rows, nor, when its report is `counted`, where it holds marks:
+    they would count the rows that fill.
+    """
+
+    def __init__(self, manifest: Manifest, *, counted: bool) -> None:
         self._manifest = manifest
         self._forward = {
             program.dims["width"]: name
             for name, program in manifest.programs.items()
             if program.role == "forward"
         }
-        self.independent = manifest.batching.row_independent is True
+        marked = any(manifest.programs[name].report for name in self._forward.values())
+        self._unfilled = None
+        if manifest.batching.row_independent is not True:
+            self._unfilled = "it mixes rows"
+        elif counted and marked:
+            self._unfilled = "it holds marks"
 
     @property
     def all(self) -> list[int]:
@@ -48,14 +57,14 @@ class Widths:
 
     def plan(self, rows: int, width: int) -> Plan:
         """How `rows` rows of a split of `width` run; E-DATA-061 when no program can."""
-        if rows < width and not self.independent:
+        if rows < width and self._unfilled is not None:
             width = rows
         forward = self._forward.get(width)
         if forward is None or rows > width:
             raise DataError(
                 61,
                 f"a batch of {rows} rows, and forward is compiled for {self._listing()}"
-                + ("" if self.independent else " (it mixes rows, so none is filled up)"),
+                + ("" if self._unfilled is None else f" ({self._unfilled}, so none is filled up)"),
                 where="batch",
                 help="build with data whose batches have these rows",
                 step_found=True,

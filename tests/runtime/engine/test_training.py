@@ -121,7 +121,8 @@ def test_a_step_that_is_not_finite_stops_and_changes_nothing(tmp_path: Path) -> 
     error = caught.value
     assert (error.code, error.step, error.epoch, error.name) == ("E-GUARD-002", 3, 1, "the loss")
     assert "first parameter whose gradient was not finite: w" in str(error)
-    assert "nothing of step 3 was committed; no checkpoint yet" in str(error)
+    kept = tmp_path / "run" / "replay" / "step-3"
+    assert f"nothing of step 3 was committed; replay: {kept}; no checkpoint yet" in str(error)
     assert engine.stop_reason == "diverged"
     assert engine.step == engine.t == 2
     before = Engine(bundle(), given, options(tmp_path / "b", max_epochs=1, max_steps=2)).train()
