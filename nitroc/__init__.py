@@ -37,6 +37,15 @@ from nitroc.frontend.experiment import (
 from nitroc.frontend.fields import Device, GraphConst, Host
 from nitroc.frontend.groups import default_no_decay
 from nitroc.frontend.hooks import traced
+from nitroc.frontend.marks import (
+    assert_finite,
+    class_index,
+    count_where,
+    diagnostic,
+    guard,
+    metric,
+    tap_gradient,
+)
 from nitroc.frontend.metadata import NO_DEFAULT
 from nitroc.frontend.settings import from_preset
 from nitroc.handle import Nitro
@@ -69,22 +78,28 @@ __all__ = [
     "NoPrefetch",
     "Prefetch",
     "TopKCheckpointer",
+    "assert_finite",
     "build",
     "build_from",
     "cache_reset",
     "cache_stats",
     "check_batch_at",
     "checkpoint_info",
+    "class_index",
     "config_metadata",
+    "count_where",
     "data",
     "default_no_decay",
     "device_fields",
+    "diagnostic",
     "evaluate",
     "explain",
     "from_preset",
     "graphconst_fields",
+    "guard",
     "host_fields",
     "ir",
+    "metric",
     "namespace",
     "nn",
     "open_bundle",
@@ -95,6 +110,7 @@ __all__ = [
     "run",
     "runs",
     "schedule",
+    "tap_gradient",
     "traced",
     "train",
     "verify",

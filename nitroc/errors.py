@@ -319,6 +319,64 @@ declare(
             "trace met it.",
             "Return the value (through outputs or state) instead of keeping it.",
         ),
+        17: (
+            "a mark where only a diagnostic may stand",
+            "The function of tap_gradient runs on sampled steps only, and what a backward rule "
+            "derives is no execution of the user's code: nothing there may decide a step.",
+            "Use nt.diagnostic inside nt.tap_gradient; guard the forward value instead.",
+        ),
+        19: (
+            "a mark where there is no step it could stop",
+            "A guard, assert_finite or metric counts in a training step or in a pass. This code "
+            "runs outside both, or is evaluated before the program exists.",
+            "Move it into prepare, forward, loss or a metrics hook.",
+        ),
+        20: (
+            "a mark is given no rank-0 number",
+            "A count or value is one real number per execution. A bool says that something is "
+            "wrong, not how often; an array has to be reduced first.",
+            "Use nt.count_where(mask) for a mask, jnp.sum for counts, jnp.mean for values.",
+        ),
+        21: (
+            "a mark in a branch or loop that vmap runs for every lane",
+            "vmap of cond, switch or while_loop with a predicate per lane runs both branches, or "
+            "finished lanes, for all of them: the mark would count what was not taken.",
+            "Move the mark out, with the predicate as a mask: "
+            "nt.guard(name, nt.count_where(mask & ...)).",
+        ),
+        22: (
+            "metadata or a bound that is not fixed",
+            "Metadata and bounds are part of the program: Python values, known while it is traced. "
+            "split, stage, group and param are filled in by nitroc.",
+            "Unroll the loop, so that the value is a Python number; guard a count_where instead of "
+            "a traced bound.",
+        ),
+        23: (
+            "a mark has no legal name",
+            "Names become report words, series and globs: letters, digits and _ . / -, at most "
+            "200 characters.",
+            "Rename it; what varies belongs in metadata, as key=value.",
+        ),
+        24: (
+            "one name means two things",
+            "A metric and a diagnostic, or diagnostics with different reductions, can't be one "
+            "series.",
+            "Rename one of them.",
+        ),
+        25: (
+            "a mark counts otherwise under the gradient",
+            "Training runs the gradient's trace. A mark that it lacks, adds, or runs in another "
+            "loop than the objective does would be counted wrongly: the forward rule of a "
+            "custom_vjp, or the rule of a custom_jvp, has to hold the marks of its function once.",
+            "Put the mark in the forward rule too (or call the function there), or take it out of "
+            "the custom rule or the checkpointed loop.",
+        ),
+        26: (
+            "a mark where executions can't be counted",
+            "The functions that reduce, sort, scatter or select are applied an unspecified number "
+            "of times, and so is a while condition.",
+            "Move the mark out of the function; count over the whole array.",
+        ),
     },
 )
 declare(

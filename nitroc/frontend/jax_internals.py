@@ -8,12 +8,15 @@ imported functions (`importer`, `constants`, `convolutions`, `locations`) take t
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from jax._src import config, source_info_util
-from jax._src.interpreters import mlir, partial_eval
+from jax._src import config, core, custom_derivatives, effects, source_info_util
+from jax._src.interpreters import ad, batching, mlir, partial_eval
+from jax._src.lax.control_flow import loops
+from jax._src.lax.control_flow.conditionals import cond_p
 from jax._src.lib import _jax
 from jax._src.lib import mlir as bindings
 from jax._src.lib.mlir.dialects import hlo as stablehlo
@@ -25,21 +28,59 @@ passmanager: Any = bindings.passmanager
 hlo: Any = stablehlo
 
 __all__ = [
+    "BATCHERS",
+    "CUSTOM_PARTIAL_EVAL",
+    "JVPS",
+    "LINEARIZATIONS",
+    "SCAN",
     "ClosedJaxpr",
+    "Effect",
     "JaxprLiteral",
+    "JaxprTrace",
+    "Primitive",
+    "allow_effect",
+    "batch_jaxpr",
+    "cond_p",
     "default_version",
     "deserialize_portable",
     "drop_dead",
     "equation_frames",
     "every_frame_in_locations",
     "hlo",
+    "in_backward_rule",
     "ir",
+    "is_staging",
     "jaxpr_as_fun",
+    "keeps_constants_out",
+    "lowered_inline",
+    "lowering_with",
     "make_ir_context",
     "own_copy",
     "passmanager",
     "portable_artifact",
+    "register_lowering",
+    "scan_p",
+    "scope_of",
+    "stage",
+    "while_p",
 ]
+
+Effect: Any = effects.Effect
+Primitive: Any = core.Primitive
+JaxprTrace: Any = partial_eval.JaxprTrace
+cond_p, scan_p, while_p = cond_p, loops.scan_p, loops.while_p
+
+JVPS: dict[Any, Any] = ad.primitive_jvps
+LINEARIZATIONS: dict[Any, Any] = ad.primitive_linearizations
+BATCHERS: dict[Any, Any] = batching.fancy_primitive_batchers
+CUSTOM_PARTIAL_EVAL: dict[Any, Any] = partial_eval.partial_eval_jaxpr_custom_rules
+"""The rules of jax by primitive."""
+
+SCAN: dict[str, Any] = vars(loops)
+"""The names of jax's module of scan and while; `_scan_known_hoisting` is called by its name."""
+
+batch_jaxpr = batching.batch_jaxpr
+register_lowering = mlir.register_lowering
 
 
 def drop_dead(closed: ClosedJaxpr, keep: Sequence[bool]) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
@@ -60,6 +101,68 @@ def equation_frames(equation: Any) -> Iterator[tuple[str, int]]:
 def every_frame_in_locations() -> AbstractContextManager[Any]:
     """Lowering inside it writes whole call stacks, whatever limit jax is configured with."""
     return config.traceback_in_locations_limit(-1)
+
+
+def scope_of(equation: Any) -> str:
+    """The `jax.named_scope` an equation was made in, outermost first: `forward/block_0`."""
+    return str(equation.source_info.name_stack)
+
+
+def allow_effect(effect: type[Any]) -> None:
+    """Lets primitives with `effect` stand wherever user code may call one."""
+    for allowed in (
+        effects.lowerable_effects,
+        effects.control_flow_allowed_effects,
+        effects.custom_derivatives_allowed_effects,
+        effects.remat_allowed_effects,
+        effects.partial_eval_kept_effects,
+    ):
+        allowed.add_type(effect)
+
+
+def is_staging() -> bool:
+    """Whether a trace is going on."""
+    return not core.trace_state_clean()
+
+
+def keeps_constants_out() -> bool:
+    """Whether operations on constants are evaluated, not traced (`ensure_compile_time_eval`)."""
+    return bool(config.eager_constant_folding.value)
+
+
+def in_backward_rule() -> bool:
+    """Whether the backward rule of a custom_vjp is running."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "_flatten_bwd" and code.co_filename == custom_derivatives.__file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def lowering_with(primitive: Any, rule: Any) -> Any:
+    """For `Traced.lower(_private_parameters=...)`: `primitive` lowers by `rule`, in this call."""
+    return mlir.LoweringParameters(override_lowering_rules=((primitive, rule),))
+
+
+def lowered_inline(context: Any, function: Any, operands: Sequence[Any]) -> list[Any]:
+    """In a lowering rule: the MLIR values of `function`, which returns a list, of `operands`."""
+    return list(mlir.lower_fun(function)(context, *operands))
+
+
+def stage(trace: Any, primitive: Any, tracers: Sequence[Any], params: Any) -> list[Any]:
+    """Partial evaluation of one equation, all of it left for later, its effects kept."""
+    staged = [trace.instantiate_const(trace.to_jaxpr_tracer(t)) for t in tracers]
+    avals, found = primitive.abstract_eval(*(t.aval for t in staged), **params)
+    unknown = [partial_eval.PartialVal.unknown(aval) for aval in avals]
+    results = [partial_eval.JaxprTracer(trace, value, None) for value in unknown]
+    source = source_info_util.current()
+    equation = partial_eval.new_eqn_recipe(trace, staged, results, primitive, params, found, source)
+    trace.effect_handles.append(partial_eval.EffectHandle(staged, equation))
+    for result in results:
+        result.recipe = equation
+    return results
 
 
 def own_copy(module: Any) -> Any:

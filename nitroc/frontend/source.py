@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -50,6 +51,17 @@ def user_location() -> str:
     """`file:line` of the innermost user line; `` when there is none."""
     frame = user_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
     return location(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+
+
+def user_position(root: str | None) -> str:
+    """`exp.py:41:5` of the innermost user call, line and column from 1; `` when there is none."""
+    frame = user_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+    if frame is None:
+        return ""
+    positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+    line, _, column, _ = next(positions, (None, None, None, None))
+    shown = location(frame.f_code.co_filename, line or frame.f_lineno, root)
+    return f"{shown}:{(column or 0) + 1}"
 
 
 def _is_framework(frame: FrameType) -> bool:
