@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import inspect
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from nitro_runtime.checkpoints import TopKCheckpointer
 from nitro_runtime.data import wrapped
 from nitro_runtime.host import Scalar
 from nitro_runtime.logging import JSONLogger
+from nitro_runtime.places import Kind, Place, running
 from nitroc.bundle.values import recorded
 from nitroc.frontend.experiment import with_values
 from nitroc.frontend.hooks import call_hook, has_hook, hook_location
 from nitroc.frontend.optimizer import scalar_name
 from nitroc.frontend.options import OBJECTS
 from nitroc.frontend.setup import Setup
+from nitroc.frontend.source import class_root
 
 ONE_RUN = (*OBJECTS, "data")
 """Options that a record of a run can't hold: objects and arrays."""
@@ -56,6 +59,10 @@ class ExperimentHost:
         return default() if option.source == "default" else option.value
 
     @property
+    def root(self) -> str | None:
+        return class_root(type(self.setup.experiment))
+
+    @property
     def metric_fields(self) -> tuple[str, ...] | None:
         route = self.setup.routing.get("metrics")
         if route is None or self.setup.residency.get("metrics") != "host":
@@ -72,21 +79,21 @@ class ExperimentHost:
     def finalize_metrics(self, acc: dict[str, Any], split: str) -> Mapping[str, Any]:
         if not has_hook(self.experiment, "finalize_metrics"):
             return acc
-        return call_hook(self.experiment, "finalize_metrics", acc, split)
+        with self._refusing("finalize_metrics"):
+            return call_hook(self.experiment, "finalize_metrics", acc, split)
 
     def checkpoint_filename(
         self, *, epoch: int, step: int, metric: str | None, score: float | None
     ) -> str | None:
         if not has_hook(self.experiment, "checkpoint_filename"):
             return None
-        return call_hook(
-            self.experiment,
-            "checkpoint_filename",
-            epoch=epoch,
-            step=step,
-            metric=metric,
-            score=score,
-        )
+        given = {"epoch": epoch, "step": step, "metric": metric, "score": score}
+        with self._refusing("checkpoint_filename"):
+            return call_hook(self.experiment, "checkpoint_filename", **given)
+
+    def _refusing(self, hook: str) -> AbstractContextManager[Place]:
+        """The place of a host hook: a mark has no step to stop."""
+        return running(Place(hook, Kind.REFUSED, self.root))
 
     def device_changed(self, name: str, value: Any) -> None:
         self._leaves[name] = np.asarray(value)

@@ -184,7 +184,8 @@ def _recorded_options(manifest: Manifest, given: Mapping[str, Any]) -> dict[str,
             )
     recorded = {n: o.value for n, o in manifest.options.items() if n in names}
     values = {**recorded, **given}
-    values["tags"] = tuple(values.get("tags", ()))
+    for name in ("tags", "diagnostics"):
+        values[name] = tuple(values.get(name, ()))
     values["run_dir"] = values.get("run_dir") or Path("runs") / manifest.name
     return values
 

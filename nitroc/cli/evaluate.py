@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import click
 
+from nitro_runtime.errors import GuardError
 from nitroc import commands
 from nitroc.cli.flags import backend_flag, checkpoint_flag, json_flag, quiet_flag, set_flag
 
@@ -31,16 +33,24 @@ def command(
     quiet: bool,
     backend: str | None,
 ) -> None:
-    """Prints the metrics of a pass over one split."""
-    metrics = commands.evaluate(
-        bundle,
-        checkpoint=checkpoint,
-        split=split,
-        data_file=data_file,
-        settings=settings,
-        quiet=quiet,
-        backend=backend,
-    )
+    """Prints the metrics of a pass over one split; exit 1 when a guard counted in it."""
+    try:
+        metrics = commands.evaluate(
+            bundle,
+            checkpoint=checkpoint,
+            split=split,
+            data_file=data_file,
+            settings=settings,
+            quiet=quiet,
+            backend=backend,
+        )
+    except GuardError as error:
+        _show(error.metrics or {}, as_json)
+        raise
+    _show(metrics, as_json)
+
+
+def _show(metrics: Mapping[str, object], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(metrics, sort_keys=True))
         return

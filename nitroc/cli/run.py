@@ -23,6 +23,8 @@ from nitroc.cli.flags import backend_flag, quiet_flag, set_flag
 @set_flag
 @click.option("--schedule-total", type=int, help="Total handed to schedule factories.")
 @click.option("--log-every", type=int, help="Steps between train lines.  [1]")
+@click.option("--diagnostics", multiple=True, metavar="GLOB", help="Which to run; repeatable.")
+@click.option("--sample-every", type=int, help="Steps between their samples.  [100]")
 @click.option("--on-nonfinite-metric", metavar="error|ignore", help="A NaN control metric.")
 @click.option("--data", "data_file", metavar="F.npz", help="The splits; host/ is not imported.")
 @quiet_flag
@@ -37,7 +39,7 @@ def command(
     **options: Any,
 ) -> None:
     """Trains a bundle and prints where the run is."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value not in (None, ())}
     if tags is not None:
         given["tags"] = tuple(word for word in tags.split(",") if word)
     handle = commands.run(

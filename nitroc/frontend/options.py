@@ -170,9 +170,7 @@ _ROWS = (
         "schedule_total", None, int | None, "a whole number >= 1, or None", _whole(1, none=True)
     ),
     OptionSpec("log_every", 1, int, "a whole number >= 1", _whole(1)),
-    OptionSpec(
-        "diagnostics", (), tuple[str, ...], "a tuple of name patterns", _texts, runs=((), [])
-    ),
+    OptionSpec("diagnostics", (), tuple[str, ...], "a tuple of name patterns", _texts),
     OptionSpec("sample_every", 100, int, "a whole number >= 1", _whole(1)),
     OptionSpec(
         "every_steps",
@@ -323,6 +321,8 @@ _PASSED_ON = (
     "max_time",
     "tags",
     "log_every",
+    "diagnostics",
+    "sample_every",
     "resume",
     "checkpoint",
     "on_nonfinite_metric",
@@ -336,6 +336,7 @@ def run_options(
     """The runtime's options, from resolved ones; `further` are `backend` and `quiet`."""
     values: dict[str, Any] = {name: options[name].value for name in _PASSED_ON}
     values["tags"] = tuple(values["tags"])
+    values["diagnostics"] = tuple(values["diagnostics"])
     values["resume"] = values["resume"] or False
     run_dir = options["run_dir"].value
     values["run_dir"] = run_dir if run_dir is not None else default_run_dir(experiment)

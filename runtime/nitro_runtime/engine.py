@@ -14,8 +14,9 @@ from nitro_runtime import session
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.errors import DataError, UsageError, near
 from nitro_runtime.history import History
-from nitro_runtime.host import HostHooks
+from nitro_runtime.host import HostHooks, host_code
 from nitro_runtime.options import RunOptions
+from nitro_runtime.places import running
 from nitro_runtime.prediction import Predictor
 from nitro_runtime.setup import set_up
 from nitro_runtime.trees import ROOT, flatten
@@ -33,7 +34,8 @@ class Engine:
         self.manifest = bundle.manifest
         self.host = host
         self.options = options
-        self._run = set_up(bundle, host, options)
+        with running(host_code(host)):
+            self._run = set_up(bundle, host, options)
         self._predictor = Predictor(self._run.machine, self._run.scalars)
 
     # ------------------------------------------------------------------------------ looking
@@ -145,7 +147,8 @@ class Engine:
         E-DATA-065 for one that is not there, E-GUARD-001 with the metrics when a guard counted.
         """
         run = self._run
-        made = run.evaluator.run(split, self._source(split), seed=run.seed)
+        with running(host_code(self.host)):
+            made = run.evaluator.run(split, self._source(split), seed=run.seed)
         if made.counted:
             raise pass_error(made.counted, Pass(split, run.step, run.epoch, made.values))
         return made.values

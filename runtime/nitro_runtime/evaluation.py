@@ -141,7 +141,7 @@ class Evaluator:
             name.removeprefix("outputs."): pjrt.read(array)[: plan.rows]
             for name, array in outputs.items()
         }
-        with running(Place("metrics", Kind.NUMPY)) as place:
+        with running(Place("metrics", Kind.NUMPY, self._host.root)) as place:
             values = self._host.metrics(unflatten(self._spec, leaves), batch)
         totals.add_host(values)
         return place.collected

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from nitro_runtime.places import Kind, Place
+
 if TYPE_CHECKING:
     from nitro_runtime.data import Source
 
@@ -28,6 +30,7 @@ class HostHooks(Protocol):
     * `metric_fields`: the batch fields the host-resident `metrics` hook asks for; None when there
       is no such hook.
     * `logger`: one logger, several, or None; `checkpointer`, `early_stop`: objects or None.
+    * `root`: the folder that lines of the experiment's code are relative to; None: where one is.
     """
 
     @property
@@ -46,6 +49,8 @@ class HostHooks(Protocol):
     def checkpointer(self) -> Any: ...
     @property
     def early_stop(self) -> Any: ...
+    @property
+    def root(self) -> str | None: ...
 
     def metrics(self, outputs: Any, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The host-resident metrics of one batch, cut to its real rows (all fields, strings too).
@@ -86,6 +91,14 @@ class HostHooks(Protocol):
         ...
 
 
+def host_code(host: HostHooks) -> Place:
+    """Where a run's sources, schedules, loggers and rules are called: a mark has no step to stop.
+
+    Threads that read ahead run there too.
+    """
+    return Place("a source, schedule, logger or rule of the run", Kind.REFUSED, host.root)
+
+
 @dataclass
 class NoHost:
     """A host without an experiment: splits and values are plain data, nothing is hooked."""
@@ -98,6 +111,7 @@ class NoHost:
     logger: Any = None
     checkpointer: Any = None
     early_stop: Any = None
+    root: str | None = None
 
     def metrics(self, outputs: Any, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return None

@@ -17,6 +17,7 @@ from nitro_runtime.data.prefetch import depth_of
 from nitro_runtime.failing import check_finite, fail_step, stop_after
 from nitro_runtime.lines import StepLines, Waits
 from nitro_runtime.pjrt import DeviceArray
+from nitro_runtime.places import current
 from nitro_runtime.report_words import Value
 from nitro_runtime.run import Run, scalars_of
 from nitro_runtime.saving import snapshot
@@ -134,6 +135,7 @@ class Loop:
     def _tick(self) -> None:
         if self._run.directory.due():
             self._run.directory.status(**self._where())
+            _forget_dropped()
 
     def _step(self, epoch: int, fields: dict[str, DeviceArray]) -> None:
         run = self._run
@@ -286,6 +288,14 @@ _END: Any = object()
 
 class _NotWaiting(Exception):
     """A signal came while the loop waited for a batch."""
+
+
+def _forget_dropped() -> None:
+    """Diagnostics that host code called in vain: a run has no use for them, and there may be one
+    per batch."""
+    place = current()
+    if place is not None:
+        place.dropped.clear()
 
 
 def _drop(fields: Mapping[str, DeviceArray]) -> None:

@@ -10,8 +10,10 @@ from nitro_runtime.checkpoints import TopKCheckpointer
 from nitro_runtime.data.prefetch import unwrap
 from nitro_runtime.data.source import probe
 from nitro_runtime.errors import GuardError, NitroError
+from nitro_runtime.host import host_code
 from nitro_runtime.loop import Loop
 from nitro_runtime.machine import SAMPLED, TRAIN
+from nitro_runtime.places import running
 from nitro_runtime.restore import DONE, nothing_left
 from nitro_runtime.run import Run
 from nitro_runtime.saving import stopper_state
@@ -33,7 +35,7 @@ def train(run: Run) -> None:
         run.note(f"nothing to train: {why}")
         return
     pjrt.tune_malloc()
-    with Interrupts() as interrupts:
+    with Interrupts() as interrupts, running(host_code(run.host)):
         run.directory.acquire(run.note)
         try:
             _train(run, interrupts)

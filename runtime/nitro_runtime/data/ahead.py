@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 import weakref
@@ -130,10 +131,10 @@ class Ahead(Generic[T]):
         self._channel: _Channel[T] = _Channel(self._depth)
         # A loop left by `break` never closes its iterator: collecting it lets the thread go.
         self._finalizer = weakref.finalize(self, self._channel.close)
-        work = (self._channel, self._read, self._prepare, self._pace)
-        self._thread = threading.Thread(
-            target=_produce, args=work, name="nitro-prefetch", daemon=True
-        )
+        # The source's code is called in the place that its consumer is in, on whichever thread.
+        work = (_produce, self._channel, self._read, self._prepare, self._pace)
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(target=run, args=work, name="nitro-prefetch", daemon=True)
         self._thread.start()
 
     def __iter__(self) -> Ahead[T]:

@@ -123,7 +123,6 @@ def test_out_of_range_states_the_range(name: str, value: Any) -> None:
         ("fuse", 4),
         ("n_devs", 2),
         ("zero", True),
-        ("diagnostics", ("loss*",)),
         ("every_steps", 10),
         ("every_minutes", 1.5),
         ("keep_guards", True),
