@@ -26,6 +26,7 @@ from nitro_runtime.manifest import (
     FieldEntry,
     FunctionEntry,
     GroupEntry,
+    GuardsEntry,
     InterfaceEntry,
     LeafEntry,
     Manifest,
@@ -40,7 +41,7 @@ from nitro_runtime.manifest import (
 )
 from nitro_runtime.recorded import HOST_HOOKS
 from nitro_runtime.schedules import resolve
-from nitroc import sources
+from nitroc import placed, sources
 from nitroc.bundle.assemble import Golden, ProgramPart, assemble
 from nitroc.bundle.values import constant, recorded
 from nitroc.emit.layout import GroupLayout
@@ -94,12 +95,20 @@ def build_files(
     parts = _Parts(setup, target, origin, dict(given or {}))
     lowered = lower(setup, target, widths)
     probe = _probe(parts, lowered)
-    if not probe.independent:
+    if not probe.independent and not placed.of_forward(lowered.programs.guards):
         lowered = lower(setup, target, widths, mixed=True)
         probe = replace(probe, goldens={})
     report_programs(setup, target, lowered)
-    setup.report.add("programs", "rows", ROWS[probe.independent])
+    rows = rows_line(probe.independent, lowered.programs.guards)
+    setup.report.add("programs", "rows", rows)
     return Built(_files(parts, lowered, probe), lowered)
+
+
+def rows_line(independent: bool | None, guards: GuardsEntry) -> str:
+    """What was found of row independence, and what becomes of short batches."""
+    if independent and placed.of_forward(guards):
+        return "rows are independent: a short batch is filled in predictions, not in a pass"
+    return ROWS[independent]
 
 
 def report_programs(setup: Setup, target: Target, lowered: Lowered) -> None:
@@ -107,6 +116,8 @@ def report_programs(setup: Setup, target: Target, lowered: Lowered) -> None:
     for name, emitted in lowered.programs.emitted.items():
         shape = f"{len(emitted.args)} arguments, {len(emitted.results)} results"
         setup.report.add("programs", name, shape, target.platform)
+    for line in placed.lines(lowered.programs.guards):
+        setup.report.add("guards", *line)
     for note in lowered.notes:
         setup.report.add("notes", "import", note)
 
@@ -191,6 +202,7 @@ def assemble_programs(
             groups=tuple(map(_group, programs.layouts.values())),
             slots=_slots(final),
             pipeline=final.done,
+            guards=programs.guards,
         ),
         parts,
         functions=programs.functions,

@@ -13,8 +13,8 @@ from nitro_runtime.bundle import Bundle
 from nitro_runtime.errors import UsageError
 from nitro_runtime.manifest import Manifest, ScheduleEntry
 from nitro_runtime.recorded import CONSTANT
-from nitroc import commands
-from nitroc.building import ROWS, every_split, report_programs
+from nitroc import commands, placed
+from nitroc.building import every_split, report_programs, rows_line
 from nitroc.bundle.values import restored
 from nitroc.errors import CODES
 from nitroc.frontend.group_report import NO_DECAY, listed
@@ -98,8 +98,15 @@ def _bundle(manifest: Manifest) -> str:
         },
     )
     lines += _section("report", {e.name: f"word {e.index}, {e.kind}" for e in manifest.report})
-    lines += _section("batching", {"rows": ROWS[manifest.batching.row_independent]})
+    lines += _section("guards", dict(_guards(manifest)))
+    rows = rows_line(manifest.batching.row_independent, manifest.guards)
+    lines += _section("batching", {"rows": rows})
     return "\n".join(lines)
+
+
+def _guards(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    for key, text, source in placed.lines(manifest.guards):
+        yield key, f"{text}  ({source})" if source else text
 
 
 def _groups(manifest: Manifest) -> Iterator[tuple[str, str]]:

@@ -6,16 +6,17 @@ Setup -> functions -> module `import` -> pipeline -> emitted programs
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from nitro_dialect.ir import Const, Device, Module
+from nitro_dialect.ir import Const, Device, Mark, Module
 from nitro_dialect.types import TensorType
 from nitro_runtime.data.schema import Schema
+from nitro_runtime.manifest import GuardsEntry
 from nitro_runtime.trees import TreeSpec
-from nitroc import programs
+from nitroc import placed, programs
 from nitroc.emit.compat import resolve_compat
 from nitroc.emit.layout import GroupLayout, plan
 from nitroc.emit.program import EmittedProgram, emit_program, stripped
@@ -25,6 +26,7 @@ from nitroc.frontend.importer import ImportedFunction
 from nitroc.frontend.setup import Setup
 from nitroc.frontend.trace import Tracer
 from nitroc.passes import pipeline
+from nitroc.rules import Rule
 
 OnStage = Callable[[int, str, Module], None]
 
@@ -42,12 +44,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Width:
-    """A width that a split runs at: rows of a full batch, and every row count its passes meet."""
+    """A width that splits run at: rows of a full batch, and every row count their passes meet.
+
+    `fields` are what the batches of those row counts hold; `unreduced` are row counts of splits
+    that lack the fields of the loss: forward alone is run.
+    """
 
     width: int
     rows: tuple[int, ...]
     fields: frozenset[str]
-    """What the batches of those row counts hold."""
+    unreduced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,8 @@ class Programs:
     """Emitted programs and where they come from.
 
     source: the module before the first pass. final: after the last. functions: serialised, by
-    digest. constants: hoisted arrays by name. roles, dims: by program name.
+    digest. constants: hoisted arrays by name. roles, dims: by program name. guards: the marks, and
+    which programs they are in.
     """
 
     source: Module
@@ -66,6 +73,7 @@ class Programs:
     emitted: Mapping[str, EmittedProgram]
     roles: Mapping[str, str]
     dims: Mapping[str, dict[str, int]]
+    guards: GuardsEntry
 
 
 @dataclass(frozen=True)
@@ -81,15 +89,17 @@ class Lowered:
     notes: tuple[str, ...]
 
 
-def pipeline_text(setup: Setup) -> str:
-    """The passes of the train program that the options and the optimizer ask for."""
+def pipeline_text(setup: Setup, module: Module) -> str:
+    """The passes of the train program that the options, the optimizer and the marks ask for."""
     options = {name: option.value for name, option in setup.options.items()}
     optimizer = setup.optimizer
-    steps = ["differentiate", f"accumulate{{steps={options['accum']}}}"]
+    steps = ["diagnose"] if "objective.sampled" in module.functions else []
+    steps += ["differentiate", f"accumulate{{steps={options['accum']}}}"]
     if options["gradient_clip_norm"] > 0:
         steps.append(f"clip{{max={float(options['gradient_clip_norm'])}}}")
-    if options["guard_finite"]:
-        steps.append(f"guard{{finite=true,policy={options['on_nonfinite']}}}")
+    finite = bool(options["guard_finite"])
+    if finite or placed.counts(module):
+        steps.append(f"guard{{finite={str(finite).lower()},policy={options['on_nonfinite']}}}")
     master = str(bool(options["master_weights"])).lower()
     steps.append(f"optimizer{{rule={optimizer.rule.name},master={master}}}")
     if optimizer.decays:
@@ -100,40 +110,24 @@ def pipeline_text(setup: Setup) -> str:
 def lower(setup: Setup, target: Target, widths: Sequence[Width], *, mixed: bool = False) -> Lowered:
     """Traces the hooks, builds the module, runs the passes and emits every program.
 
-    widths: what evaluation meets. mixed: forward mixes rows, so a short batch has a forward of its
-    own width instead of filler.
+    widths: what evaluation meets. mixed: forward mixes rows. Then, and where forward holds a mark,
+    a short batch has a forward of its own width instead of filler.
     """
     tracer = Tracer(setup, target.platform, target.version)
-    module = _module(setup)
-    imported: dict[str, ImportedFunction] = {}
-
-    def add(function: ImportedFunction) -> str:
-        imported[function.function.name] = function
-        module.functions[function.function.name] = function.function
-        if function.outputs is not None:
-            module.groups[function.outputs.name] = function.outputs
-        return function.function.name
-
+    functions = _Functions(_module(setup))
+    module, imported = functions.module, functions.imported
     if setup.splits and "loss" in setup.routing:
-        for function in tracer.objective():
-            add(function)
+        for function in (*tracer.objective(), *(getattr(tracer, "sampled", tuple)() or ())):
+            functions.add(function)
         programs.train_program(module)
-    outputs = None
-    for width, rows, fields in _evaluations(widths, mixed):
-        forward = tracer.forward(width)
-        if forward.function.name not in imported:
-            programs.forward_program(module, add(forward))
-        outputs = forward.tree_spec
-        if rows:
-            reduce = tracer.reduce(width, rows, fields)
-            if reduce is not None:
-                programs.reduce_program(module, add(reduce))
+    for width in widths:
+        _evaluation(tracer, functions, width, mixed)
     if setup.traced_init:
-        programs.init_program(module, add(tracer.init()))
+        programs.init_program(module, functions.add(tracer.init()))
     rule = setup.optimizer.rule
     module.rules[rule.name] = rule.build()
-    module.left = pipeline_text(setup)
-    module.name = type(setup.experiment).__name__
+    module.marks = _marks(tracer, rule)
+    module.left = pipeline_text(setup, module)
     notes = (*(note for f in imported.values() for note in f.notes), *tracer.unread())
     made = emit(
         module,
@@ -142,7 +136,47 @@ def lower(setup: Setup, target: Target, widths: Sequence[Width], *, mixed: bool 
         layout=setup.options["layout"].value,
         target=target,
     )
-    return Lowered(made, imported, outputs, notes)
+    outputs = [f.tree_spec for name, f in imported.items() if name.startswith("forward.")]
+    return Lowered(made, imported, outputs[-1] if outputs else None, notes)
+
+
+@dataclass(frozen=True)
+class _Functions:
+    """A module with the functions imported into it so far."""
+
+    module: Module
+    imported: dict[str, ImportedFunction] = field(default_factory=dict[str, ImportedFunction])
+
+    def add(self, function: ImportedFunction) -> str:
+        name = function.function.name
+        self.imported[name] = function
+        self.module.functions[name] = function.function
+        if function.outputs is not None:
+            self.module.groups[function.outputs.name] = function.outputs
+        return name
+
+
+def _evaluation(tracer: Tracer, functions: _Functions, item: Width, mixed: bool) -> None:
+    """Adds the forward of a width, those of short batches it can't be filled for, and reduces."""
+    alone = mixed or placed.holds_marks(tracer.forward(item.width).function)
+    for rows in dict.fromkeys((item.width, *item.rows, *item.unreduced)):
+        width = rows if alone else item.width
+        forward = tracer.forward(width)
+        if forward.function.name not in functions.imported:
+            programs.forward_program(functions.module, functions.add(forward))
+        reduce = tracer.reduce(width, rows, item.fields) if rows in item.rows else None
+        if reduce is not None:
+            programs.reduce_program(functions.module, functions.add(reduce))
+
+
+def _marks(tracer: Tracer, rule: Rule) -> dict[str, Mark]:
+    """All marks: those of traced hooks, the optimizer's, and those that never run."""
+    found = [
+        *getattr(tracer, "marks", {}).values(),
+        *map(placed.of_group, getattr(rule, "marks", ())),
+        *getattr(tracer, "dropped", {}).values(),
+    ]
+    return {mark.key: mark for mark in found}
 
 
 def emit(
@@ -179,23 +213,26 @@ def emit(
         emitted,
         {name: name.partition(".")[0] for name in emitted},
         {name: _dims(name, final) for name in emitted},
+        placed.guards_entry(final, emitted),
     )
 
 
 def evaluation_widths(setup: Setup) -> list[Width]:
-    """The widths of the splits and the row counts their passes meet.
-
-    A split without the fields of the loss has no row counts: its forward alone is run.
-    """
+    """The widths of the splits and the row counts their passes meet."""
     merged: dict[int, Width] = {}
     for schema in setup.schema.values():
         here = merged.setdefault(schema.width, Width(schema.width, (), frozenset()))
-        if not _reducible(setup, schema):
-            continue
-        rows = {*here.rows, schema.width, *([schema.last] if schema.last else [])}
-        fields = here.fields | set(schema.fields)
-        merged[schema.width] = Width(schema.width, tuple(sorted(rows, reverse=True)), fields)
+        rows = {schema.width, *([schema.last] if schema.last else [])}
+        merged[schema.width] = (
+            replace(here, rows=_union(here.rows, rows), fields=here.fields | set(schema.fields))
+            if _reducible(setup, schema)
+            else replace(here, unreduced=_union(here.unreduced, rows))
+        )
     return list(merged.values())
+
+
+def _union(rows: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted({*rows, *more}, reverse=True))
 
 
 def _reducible(setup: Setup, schema: Schema) -> bool:
@@ -203,17 +240,6 @@ def _reducible(setup: Setup, schema: Schema) -> bool:
     hooks = ["loss", *(["metrics"] if setup.residency.get("metrics") == "device" else [])]
     routes = [setup.routing[hook] for hook in hooks if hook in setup.routing]
     return any(set(r.fields) - set(setup.made) <= set(schema.fields) for r in routes)
-
-
-def _evaluations(
-    widths: Sequence[Width], mixed: bool
-) -> Iterator[tuple[int, int | None, frozenset[str]]]:
-    """(width, rows, fields) of every forward and reduce; rows None for a forward alone."""
-    for item in widths:
-        if not item.rows:
-            yield item.width, None, item.fields
-        for rows in item.rows:
-            yield (rows if mixed else item.width), rows, item.fields
 
 
 def _module(setup: Setup) -> Module:
@@ -248,7 +274,7 @@ def _constants(functions: Iterable[ImportedFunction]) -> dict[str, np.ndarray]:
 
 def _dims(name: str, module: Module) -> dict[str, int]:
     role, *sizes = name.split(".")
-    if role == "train_step":
+    if role in ("train_step", "train_step_sampled"):
         kinds = [i.value.type for i in module.programs[name].inputs if i.role == "batch"]
         accum, width = next((k.shape[:2] for k in kinds if isinstance(k, TensorType)), (1, 0))
         return {"width": width, "accum": accum, "capacity": 1}

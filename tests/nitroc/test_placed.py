@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tiny_bundle import forward, train_step
+from tiny_bundle import train_step
 
 from nitro_dialect.ir import Function, Mark, Module, Parameter
 from nitro_dialect.types import F32, I64
