@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from nitro_dialect.builder import Names, building, emit, emit_scalar
 from nitro_dialect.ir import Function, Input, Module, Operand, Parameter, Program, Region, Value
+from nitro_dialect.marks import channel_of, word_name
 from nitro_dialect.ops import Assign, Call, Grad, Output, Report, Words
 from nitro_dialect.types import I64, SEED, WORDS, is_scalar
 from nitroc.errors import BuildError
@@ -140,13 +141,29 @@ def _results_with_gradient(function: Function, params: Value) -> list[Parameter]
 
 
 def _train_name(result: str) -> str:
-    return "s.new" if result == "state" else VALUE_NAMES.get(result, result.removeprefix("metric."))
+    return "s.new" if result == "state" else _value_name(result.removeprefix("metric."))
+
+
+def _value_name(result: str) -> str:
+    found = channel_of(result)
+    return VALUE_NAMES.get(result, result) if found is None else ".".join(found)
 
 
 def forward_program(module: Module, function: str) -> Program:
-    """Adds and returns the program of `@forward.bN`: the outputs of one batch."""
+    """Adds and returns the program of `@forward.bN`: the outputs of one batch.
+
+    What its marks count are words of a report; without marks it has none.
+    """
     program, names, call = _evaluation(module, function)
+    results = module.functions[function].results
+    words: dict[str, Operand] = {
+        word_name(*found): value
+        for result, value in zip(results, call.results, strict=True)
+        if (found := channel_of(result.name)) is not None
+    }
     with building(program.body, names):
+        if words:
+            emit(Report, entries=words)
         emit(Output, entries={"outputs": call.results[0]})
     return program
 
@@ -154,13 +171,17 @@ def forward_program(module: Module, function: str) -> Program:
 def reduce_program(module: Module, function: str) -> Program:
     """Adds and returns the program of `@reduce.bN.rM`: sums of loss and metrics over M rows.
 
-    Scalars are words of the report; a `metric.<name>.concat` result is the output `metric.<name>`.
+    Scalars are words of the report, those of marks by the names that `word_name` gives them; a
+    `metric.<name>.concat` result is the output `metric.<name>`.
     """
     program, names, call = _evaluation(module, function)
     words: dict[str, Operand] = {}
     arrays: dict[str, Operand] = {}
     for result, value in zip(module.functions[function].results, call.results, strict=True):
-        if result.name.endswith(".concat"):
+        found = channel_of(result.name)
+        if found is not None:
+            words[word_name(*found)] = value
+        elif result.name.endswith(".concat"):
             arrays[result.name.removesuffix(".concat")] = value
         else:
             words[result.name] = value
@@ -185,7 +206,7 @@ def _evaluation(module: Module, name: str) -> tuple[Program, Names, Call]:
             Call,
             *inputs.args([c.value for c in counters]),
             types=[r.type for r in function.results],
-            hints=[VALUE_NAMES.get(r.name, r.name) for r in function.results],
+            hints=[_value_name(r.name) for r in function.results],
             symbol=name,
         )
     return _add(module, Program(name, inputs.ordered(*counters), region)), inputs.names, call

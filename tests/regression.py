@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from reference import DTYPES, Outcome, first_slots, run_program
 
-from nitro_dialect.ir import Device, Function, Group, Leaf, Module, Parameter
+from nitro_dialect.ir import CHANNELS, Device, Function, Group, Leaf, Mark, Module, Parameter
 from nitro_dialect.types import F32, I32, SEED, WORDS, TensorType, TreeType
 from nitroc import rules
 from nitroc.passes import pipeline
@@ -20,6 +20,17 @@ from nitroc.programs import forward_program, init_program, reduce_program, train
 from nitroc.rules import Rule
 
 ROWS, INPUTS, TARGETS = 4, 3, 2
+MARKS = (
+    Mark("peak", "diagnostic", "peak", reduce="max", below=0.5, source="exp.py:3:5"),
+    Mark("big{at=1.5,layer=0}", "guard", "big", (("at", 1.5), ("layer", 0)), source="exp.py:4:5"),
+    Mark("low", "diagnostic", "low", reduce="min", source="exp.py:5:5"),
+    Mark("x", "finite", "x", source="exp.py:6:5"),
+    Mark("size", "metric", "size", below=20.0, source="exp.py:7:5"),
+    Mark("seen", "diagnostic", "seen", above=-0.5, source="exp.py:8:5"),
+)
+"""The marks of `Settings(marks=True)`; results come in another order."""
+
+DIAGNOSTICS = 3
 WEAK = TensorType("f32", weak=True)
 Tree = dict[str, Any]
 
@@ -37,11 +48,13 @@ class Settings:
     master: bool = True
     stateful: bool = True
     metrics: bool = True
+    marks: bool = False
     learning_rate: float = 0.1
 
     @property
     def pipeline(self) -> str:
-        passes = ["differentiate", f"accumulate{{steps={self.accum}}}"]
+        passes = ["diagnose"] if self.marks else []
+        passes += ["differentiate", f"accumulate{{steps={self.accum}}}"]
         passes += [f"clip{{max={self.clip}}}"] if self.clip else []
         passes += ["guard" if self.guard else "guard{finite=false}"]
         passes += [f"optimizer{{rule={self.rule.name},master={str(self.master).lower()}}}"]
@@ -72,7 +85,9 @@ def module(settings: Settings, leaves: tuple[Leaf, ...] = ()) -> Module:
         },
         rules={settings.rule.name: settings.rule.build()},
     )
-    for function in functions(settings.metrics):
+    if settings.marks:
+        made.marks = {mark.key: mark for mark in MARKS} | made.marks
+    for function in functions(settings):
         made.functions[function.name] = function
     train_program(made)
     forward_program(made, "forward.b4")
@@ -81,7 +96,7 @@ def module(settings: Settings, leaves: tuple[Leaf, ...] = ()) -> Module:
     return made
 
 
-def functions(metrics: bool) -> list[Function]:
+def functions(settings: Settings) -> list[Function]:
     params, state = Parameter("params", TreeType("default")), Parameter("state", TreeType("state"))
     shift, seed = Parameter("shift", WEAK), Parameter("seed", SEED)
     step = (Parameter("step", WORDS), Parameter("micro", I32))
@@ -90,30 +105,69 @@ def functions(metrics: bool) -> list[Function]:
     rows = (Parameter("m", TensorType("f32", (ROWS,))), x, y)
     outputs = Parameter("outputs", TreeType("outputs.b4"))
     sums = [Parameter("loss", F32), Parameter("weight", F32)]
-    if metrics:
+    if settings.metrics:
         sums += [Parameter("metric.mae.sum", F32), Parameter("metric.mae.count", F32)]
     given = (params, state, shift, seed, *step, *rows)
-    grad = (*sums, Parameter("grad", TreeType("default")), state)
+    counts = {s: _channels(s) if settings.marks else () for s in (False, True)}
+    gradient = Parameter("grad", TreeType("default"))
     reduced = (
         Parameter("loss.sum", F32),
         Parameter("loss.weight", F32),
         Parameter("metric.errors.concat", TensorType("f32", (3,))),
     )
-    return [
-        Function("objective", given, (*sums, state), "0a"),
-        Function("objective.grad", given, grad, "0b", "objective", "params"),
+    made = [
         Function("forward.b4", (params, state, shift, seed, *place, x), (outputs,), "0c"),
         Function("reduce.b4.r3", (outputs, shift, seed, *place, *rows), reduced, "0d"),
         Function("init", (seed,), (params, state), "0e"),
     ]
+    for sampled in (False, True) if settings.marks else (False,):
+        name, digest = ("objective.sampled", "1") if sampled else ("objective", "0")
+        results = (*sums, *counts[sampled])
+        grad = (*results, gradient, state)
+        made.append(Function(name, given, (*results, state), f"{digest}a"))
+        made.append(Function(f"{name}.grad", given, grad, f"{digest}b", name, "params"))
+    return made
+
+
+def _channels(sampled: bool) -> tuple[Parameter, ...]:
+    names = mark_values(np, np.zeros((ROWS, INPUTS)), sampled)
+    return tuple(
+        Parameter(name, TensorType(CHANNELS[name.rpartition(":")[2]][0])) for name in names
+    )
+
+
+def mark_values(xp: Any, x: Any, sampled: bool) -> dict[str, Any]:
+    """What the marks of one micro-batch count, by result; `xp`: numpy or jax's, with 64 bits."""
+    one, total = xp.asarray(1, xp.int64), xp.abs(x).sum()
+    values = {
+        "mark.size:sum": total,
+        "mark.size:n": one,
+        "mark.size:count": xp.asarray(~(total < 20), xp.int64),
+        "mark.big{at=1.5,layer=0}:count": xp.sum(xp.abs(x) > 1.5, dtype=xp.int64),
+        "mark.big{at=1.5,layer=0}:odd": xp.max(xp.where(x > 2, 3, xp.where(x < -2, 1, 0))),
+        "mark.x:count": xp.sum(~xp.isfinite(x), dtype=xp.int64),
+    }
+    values["mark.big{at=1.5,layer=0}:odd"] = values["mark.big{at=1.5,layer=0}:odd"].astype(xp.int32)
+    if not sampled:
+        return values
+    return values | {
+        "mark.peak:max": xp.max(x),
+        "mark.peak:n": one,
+        "mark.peak:count": xp.sum(x > 0.5, dtype=xp.int64),
+        "mark.low:min": xp.min(x),
+        "mark.low:n": one,
+        "mark.seen:sum": total,
+        "mark.seen:n": one,
+        "mark.seen:count": xp.sum(x < -0.5, dtype=xp.int64),
+    }
 
 
 def _rows(width: int) -> TensorType:
     return TensorType("f32", (ROWS, width))
 
 
-def gradient(settings: Settings) -> Callable[..., tuple[Any, ...]]:
-    """The imported `objective.grad`: sums over rows, the gradient of the loss's sum."""
+def gradient(settings: Settings, sampled: bool = False) -> Callable[..., tuple[Any, ...]]:
+    """The imported `objective.grad`: sums over rows, marks, the gradient of the loss's sum."""
 
     def call(p: Tree, s: Tree, shift: Any, seed: Any, step: Any, micro: Any, *rows: Any) -> Any:
         m, x, y = (r.astype(np.float64) for r in rows)
@@ -124,6 +178,7 @@ def gradient(settings: Settings) -> Callable[..., tuple[Any, ...]]:
         grads |= {"dense.bias": scaled.sum(0), "dense.kernel": x.T @ scaled}
         sums = [0.5 * (scaled * error).sum(), m.sum()]
         sums += [np.abs(scaled).sum(), m.sum()] if settings.metrics else []
+        sums += mark_values(np, rows[1], sampled).values() if settings.marks else []
         state = {"mean": 0.5 * s["mean"] + 0.5 * x.mean()} if settings.stateful else {}
         return (*sums, {path: grads[path] for path in p}, state)
 
@@ -204,17 +259,25 @@ def stages(settings: Settings, start: Module | None = None) -> dict[str, Module]
     return found
 
 
-def inputs(settings: Settings, stage: Module, params: Tree, state: Tree, rows: Tree) -> Tree:
-    """What the train step of `stage` takes before its first step."""
+def inputs(
+    settings: Settings,
+    stage: Module,
+    params: Tree,
+    state: Tree,
+    rows: Tree,
+    program: str = "train_step",
+) -> Tree:
+    """What the train step of `stage` takes before its first step; nothing is selected."""
     values = {
-        **first_slots(stage, "train_step", params),
+        **first_slots(stage, program, params),
         **{k: np.float32(v) for k, v in settings.scalars.items()},
         **rows,
         "p": params,
         "s": state,
         "seed": np.array([0, 7], np.uint32),
+        "mask": np.zeros(DIAGNOSTICS, np.bool_),
     }
-    names = [i.value.name for i in stage.programs["train_step"].inputs]
+    names = [i.value.name for i in stage.programs[program].inputs]
     return {name: values[name] for name in names}
 
 
@@ -224,6 +287,10 @@ def run_step(
     values: Tree,
     objective: Callable[..., Any] | None = None,
     wide: bool = False,
+    program: str = "train_step",
 ) -> Outcome:
-    imported = {"objective.grad": objective or gradient(settings)}
-    return run_program(stage, "train_step", values, imported, wide=wide)
+    imported = {
+        "objective.grad": objective or gradient(settings),
+        "objective.sampled.grad": gradient(settings, sampled=True),
+    }
+    return run_program(stage, program, values, imported, wide=wide)

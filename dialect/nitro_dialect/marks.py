@@ -17,3 +17,10 @@ def channel_of(result: str) -> tuple[str, str] | None:
         return None
     key, _, channel = result.removeprefix(RESULT).rpartition(":")
     return key, channel
+
+
+def word_name(key: str, channel: str) -> str:
+    """What the channel is called in a report: `guard/<key>[:odd]`, else `mark/<key>:<channel>`."""
+    if channel == "count":
+        return f"guard/{key}"
+    return f"{'guard' if channel == 'odd' else 'mark'}/{key}:{channel}"

@@ -43,7 +43,10 @@ def is_train(program: Program) -> bool:
 
 
 def interface(scope: Scope, program: Program) -> Interface:
-    """Arguments in the order of the inputs; `scalars` where the first is, `steps` last."""
+    """Arguments in the order of the inputs; `scalars` where the first is, `steps` last.
+
+    A program with a selection mask runs one step, whatever its capacity: it has no `steps`.
+    """
     capacity = (1,) if is_train(program) else ()
     scalars = _scalars(scope, program)
     names = {i.value.name for i in program.inputs}
@@ -59,7 +62,7 @@ def interface(scope: Scope, program: Program) -> Interface:
             shape = (*capacity, len(scalars))
             args.append(ArgEntry("scalars", "scalars", "scalars", None, "f32", shape))
             owners.append(None)
-    if capacity and not any(a.role == "steps" for a in args):
+    if capacity and not any(a.role in ("steps", "mask") for a in args):
         args.append(ArgEntry("steps", "steps", "steps", None, "i32", ()))
         owners.append(None)
     return Interface(tuple(args), tuple(owners), scalars, capacity)

@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 from nitro_dialect.builder import Names, building, emit, emit_scalar
 from nitro_dialect.ir import CHANNELS, Literal, Module, Program, Region, Value
-from nitro_dialect.marks import channel_of
+from nitro_dialect.marks import channel_of, word_name
 from nitro_dialect.ops import Accum, At, Call, TreeDiv, Yield
 from nitro_dialect.rewrite import clone
 from nitro_dialect.types import I32, TensorType, TreeType, Type
@@ -20,9 +20,10 @@ from nitroc.programs import TRAIN, signature
 class Accumulate:
     """Batches become `[steps, B, ...]`; loss, weight, metrics and gradient are summed, in f32.
 
-    Model state goes from one micro-batch to the next. The summed loss and gradient are divided once
-    by the summed weight, so a `(sum, weight)` loss is that of the merged batch; a scalar loss has
-    weight 1, and is a mean over micro-batches. One step emits no loop.
+    What marks count is combined channel by channel: counts are summed, exactly; extremes are those
+    of all micro-batches. Model state goes from one micro-batch to the next. The summed loss and
+    gradient are divided once by the summed weight, so a `(sum, weight)` loss is that of the merged
+    batch; a scalar loss has weight 1, and is a mean over micro-batches. One step emits no loop.
     """
 
     steps: int = 1
@@ -56,7 +57,7 @@ def _accumulate(module: Module, program: Program, steps: int) -> None:
         _only(program, call, batches, names)
     else:
         _loop(module, program, call, batches, names, steps)
-    _divide(program, results, names)
+    _divide(module, program, results, names)
 
 
 def _gradient_call(module: Module, program: Program) -> Call:
@@ -147,7 +148,7 @@ def _rewire(call: Call, given: dict[Value, Value]) -> None:
     call.operands["args"] = [given.get(a, a) if isinstance(a, Value) else a for a in call.args]
 
 
-def _divide(program: Program, results: dict[str, Value], names: Names) -> None:
+def _divide(module: Module, program: Program, results: dict[str, Value], names: Names) -> None:
     loss, weight, gradient = results["loss"], results["weight"], results["grad"]
     group = cast(TreeType, gradient.type).group
     with building(program.body, names, before_assign(program)):
@@ -157,4 +158,12 @@ def _divide(program: Program, results: dict[str, Value], names: Names) -> None:
     for key, value in results.items():
         if key.startswith("metric."):
             words[f"metric/{key.removeprefix('metric.')}"] = value
-    report(program).update(words)
+    report(program).update(words | _mark_words(module, results))
+
+
+def _mark_words(module: Module, results: dict[str, Value]) -> dict[str, Value | Literal]:
+    """Words of the report for every channel, in the order of the module's marks."""
+    order = list(module.marks)
+    rows = [(found, v) for name, v in results.items() if (found := channel_of(name)) is not None]
+    rows.sort(key=lambda row: order.index(row[0][0]))
+    return {word_name(*found): value for found, value in rows}

@@ -24,6 +24,7 @@ from nitroc.passes.accumulate import Accumulate
 from nitroc.passes.clip import Clip
 from nitroc.passes.commit import CommitStep
 from nitroc.passes.decay import WeightDecay
+from nitroc.passes.diagnose import Diagnose
 from nitroc.passes.differentiate import Differentiate
 from nitroc.passes.expand import Expand
 from nitroc.passes.guard import Guard
@@ -41,6 +42,7 @@ class Pass(Protocol):
 PASSES: dict[str, type[Any]] = {
     cls.name: cls
     for cls in (
+        Diagnose,
         Differentiate,
         Accumulate,
         Clip,

@@ -7,8 +7,18 @@ from typing import TypeVar
 from nitro_dialect.builder import Names, building, emit
 from nitro_dialect.ir import ROLES, Input, Literal, Module, Program, Region, Value
 from nitro_dialect.op import Op
-from nitro_dialect.ops import Assign, ClipByNorm, FoldLeaf, GuardAll, Norm, Report, TreeDiv, Yield
-from nitro_dialect.types import F32, TreeType, Type, VecType
+from nitro_dialect.ops import (
+    Assign,
+    At,
+    ClipByNorm,
+    FoldLeaf,
+    GuardAll,
+    Norm,
+    Report,
+    TreeDiv,
+    Yield,
+)
+from nitro_dialect.types import F32, I1, TreeType, Type, VecType
 from nitroc.errors import BuildError
 
 OpT = TypeVar("OpT", bound=Op)
@@ -66,14 +76,14 @@ def add_slot(program: Program, names: Names, kind: Type, name: str, initial: Ini
 def add_scalar(program: Program, names: Names, name: str) -> Value:
     """An f32 slot of the packed scalars; `opt.<name>` where `name` is another value's.
 
-    The guard, where there is one, tests it with the others.
+    The guard, where it tests for finite values, tests it with the others.
     """
     taken = name in names.taken
     value = Value(F32, names.fresh(f"opt.{name}" if taken else name, "opt"))
     add_input(program, "scalars", value)
     guard = find(program, GuardAll)
-    if guard is not None:
-        guard.operands.setdefault("finite", []).append(value)
+    if guard is not None and guard.finite:
+        guard.operands["finite"].append(value)
     return value
 
 
@@ -92,6 +102,19 @@ def report(program: Program) -> dict[str, Value | Literal]:
     """The words of the program's report, to add to."""
     found = need(program, Report, "the report", "the program's report")
     return found.entries
+
+
+def selected(module: Module, program: Program, key: str) -> Value:
+    """Emits and returns whether the diagnostic `key` is selected; inside `building`."""
+    mask = next((i.value for i in program.inputs if i.role == "mask"), None)
+    if mask is None:
+        raise BuildError(
+            4,
+            f"@{program.name} holds the diagnostic {key} and has no mask",
+            help="put diagnose before the other passes, and diagnostics in @objective.sampled only",
+        )
+    index = [k for k, m in module.marks.items() if m.kind == "diagnostic"].index(key)
+    return emit(At, mask, types=[I1], hints=[f"{mask.name}.{index}"], attrs={"index": index}).r
 
 
 def gradient(program: Program, wanted_by: str) -> Value:

@@ -8,10 +8,10 @@ import pytest
 from regression import Settings, module
 
 from nitro_dialect import print_program, verify
-from nitro_dialect.ir import Device, Function, Module, Parameter
+from nitro_dialect.ir import CHANNELS, Device, Function, Mark, Module, Parameter
 from nitro_dialect.types import F32, TensorType
 from nitroc.errors import BuildError
-from nitroc.programs import forward_program, train_program
+from nitroc.programs import forward_program, reduce_program, train_program
 
 TRAIN = """\
 program @train_step {
@@ -76,6 +76,33 @@ def test_constants_and_device_arrays_have_their_roles() -> None:
         ("scalars", "shift"), ("seed", "seed"), ("split", "split"), ("index", "index"),
         ("batch", "x"),
     ]  # fmt: skip
+
+
+def test_marks_of_an_evaluation_are_words_of_its_report() -> None:
+    made = module(Settings())
+    made.marks["x{a=:}"] = Mark("x{a=:}", "guard", "x", (("a", ":"),))
+    results = [Parameter(f"mark.x{{a=:}}:{c}", TensorType(CHANNELS[c][0])) for c in CHANNELS]
+    words = [
+        "guard/x{a=:}",
+        "guard/x{a=:}:odd",
+        *(f"mark/x{{a=:}}:{c}" for c in list(CHANNELS)[2:]),
+    ]
+    for name in ("forward.b4", "reduce.b4.r3"):
+        function = made.functions[name]
+        made.functions[name] = replace(function, results=(*function.results, *results))
+    forward = forward_program(made, "forward.b4")
+    reduce = reduce_program(made, "reduce.b4.r3")
+    verify(made)
+    assert [op.mnemonic for op in forward.body.ops] == ["call", "report", "output"]
+    assert list(forward.body.ops[1].entries) == words
+    assert list(forward.body.ops[2].entries) == ["outputs"]
+    assert list(reduce.body.ops[1].entries) == ["loss.sum", "loss.weight", *words]
+    assert list(reduce.body.ops[2].entries) == ["metric.errors"]
+
+
+def test_a_forward_without_marks_has_no_report() -> None:
+    ops = module(Settings()).programs["forward.b4"].body.ops
+    assert [op.mnemonic for op in ops] == ["call", "output"]
 
 
 def test_fields_keep_their_names_and_ours_give_way() -> None:
