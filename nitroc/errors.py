@@ -426,9 +426,10 @@ declare(
             "Use xp = nt.namespace(g), and xp.where for a condition.",
         ),
         9: (
-            "a rule reduces over a leaf",
-            "Rules are applied element by element; sums and norms are not supported in them.",
-            "Write the rule without the reduction.",
+            "a rule reduces a part of a leaf",
+            "A rule knows a parameter as its elements, not by its axes: it reduces all of them, to one "
+            "number, with sum mean max min any all count_nonzero var std and linalg.vector_norm.",
+            "Reduce the whole leaf with those, from xp = nt.namespace(g).",
         ),
         10: (
             "accum is below 1",

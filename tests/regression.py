@@ -83,6 +83,7 @@ def module(settings: Settings, leaves: tuple[Leaf, ...] = ()) -> Module:
             "state": Group("state", "state", mean),
             outputs.name: outputs,
         },
+        marks={mark.key: mark for mark in settings.rule.marks},
         rules={settings.rule.name: settings.rule.build()},
     )
     if settings.marks:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from nitro_dialect.builder import Names, building, current, emit, emit_scalar
-from nitro_dialect.ir import Literal, Module, Region, Value
+from nitro_dialect.ir import Literal, Module, Program, Region, Rule, Value
 from nitro_dialect.op import OPS, Op
 from nitro_dialect.ops import (
     BINARY,
@@ -18,15 +18,21 @@ from nitro_dialect.ops import (
     ClipByNorm,
     Decay,
     GuardAll,
+    LeafFold,
+    LeafMap,
+    LeafSize,
     Map,
     Norm,
+    OptMarks,
     OptRule,
+    RuleMark,
     TreeCast,
     TreeDiv,
     VecSum,
     Yield,
+    leafwise,
 )
-from nitro_dialect.rewrite import clone, drop_dead
+from nitro_dialect.rewrite import clone, drop_dead, walk
 from nitro_dialect.types import F32
 from nitroc.errors import BuildError
 
@@ -41,9 +47,20 @@ class Expand:
         module = clone(module)
         for program in module.programs.values():
             _region(program.body, module, Names.of(program))
+            _trim(program)
             drop_dead(program)
         module.rules = {}
         return module
+
+
+def _trim(program: Program) -> None:
+    """Results that nobody reads of a `leaf.map` that somebody reads: marks of other programs."""
+    read = {value for op in walk(program.body) for value in op.inputs()}
+    for op in walk(program.body):
+        if isinstance(op, LeafMap) and not read.isdisjoint(op.results):
+            end = op.body_.ops[-1].operands
+            pairs = [p for p in zip(op.results, end["values"], strict=True) if p[0] in read]
+            op.results, end["values"] = [r for r, _ in pairs], [v for _, v in pairs]
 
 
 def _region(region: Region, module: Module, names: Names) -> None:
@@ -62,6 +79,8 @@ def _expand(op: Op, module: Module) -> None:
     """Emits core ops that define `op`'s results."""
     if isinstance(op, OptRule):
         _rule(op, module)
+    elif isinstance(op, OptMarks):
+        _marks(op, module)
     elif type(op) in EXPANSIONS:
         EXPANSIONS[type(op)](op)
     else:
@@ -118,7 +137,22 @@ def _apply(op: Apply) -> None:
 
 
 def _rule(op: OptRule, module: Module) -> None:
+    """By leaves where the rule speaks of them, else by whole buffers; marks are left out."""
     rule = module.rules[op.rule]
+    body = _applied(op, rule, rule.body.ops[-1].operands["values"])
+    cls = LeafMap if leafwise(rule.body) else Map
+    current().add(cls({"trees": op.trees}, results=op.results, body=body))
+
+
+def _marks(op: OptMarks, module: Module) -> None:
+    rule = module.rules[op.rule]
+    marked = [mark.x for mark in rule.body.ops if isinstance(mark, RuleMark)]
+    body = _applied(op, rule, marked)
+    current().add(LeafMap({"trees": op.trees}, results=op.results, body=body))
+
+
+def _applied(op: OptRule | OptMarks, rule: Rule, wanted: Sequence[Value | Literal]) -> Region:
+    """The rule's body on one element of each tree, yielding `wanted` of it."""
     values: dict[Value, Value | Literal] = dict(
         zip(rule.body.params[len(rule.elements) :], op.fields, strict=True)
     )
@@ -128,12 +162,16 @@ def _rule(op: OptRule, module: Module) -> None:
     inside = set(rule.body.params[: len(rule.elements)])
     names = current().names
     for source in rule.body.ops:
-        if source.terminator or inside.intersection(source.inputs()):
+        if source.terminator or isinstance(source, RuleMark):
+            continue
+        if isinstance(source, LeafFold | LeafSize) or inside.intersection(source.inputs()):
             inside.update(source.results)
             body.ops.append(clone(source, values, names))
         else:
             current().add(clone(source, values, names))
-    current().add(Map({"trees": op.trees}, attrs={"where": ""}, results=op.results, body=body))
+    with building(body, names):
+        emit(Yield, *(values[v] if isinstance(v, Value) else v for v in wanted))
+    return body
 
 
 def _map(

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from nitro_dialect.builder import Names, building, emit, emit_scalar
-from nitro_dialect.ir import Group, Module, Program, Rule
+from nitro_dialect.ir import Group, Module, Program, Rule, Value
 from nitro_dialect.ops import Apply, OptRule, TreeCast
 from nitro_dialect.rewrite import clone
 from nitro_dialect.types import F32, I64, NARROW, TreeType
 from nitroc.errors import OptError
 from nitroc.frontend.names import did_you_mean
+from nitroc.passes.rule_marks import add_marks, before_decision, holds_marks
 from nitroc.passes.structure import (
     add_scalar,
     add_slot,
@@ -25,6 +26,9 @@ from nitroc.passes.structure import (
 @dataclass(frozen=True)
 class Optimizer:
     """Adds the rule's slots, `%t` (committed updates), its fields and the rate as scalars.
+
+    A rule with marks is evaluated twice: before the step is decided for them (`opt.marks`), after
+    it for the update.
 
     With `master`, a group that holds a leaf narrower than f32 is updated in an f32 copy, kept
     beside its slots; the parameter is the copy's rounding.
@@ -62,17 +66,19 @@ def _update(module: Module, program: Program, rule: Rule, master: bool) -> None:
     rate = add_scalar(program, names, "learning_rate")
     fields = {f: add_scalar(program, names, f) for f in rule.scalars if f != "t"}
     trees = {"g": g, "p": copy, **dict(zip((n for n, _ in rule.slots), slots, strict=True))}
+    elements = [trees[e] for e in rule.elements]
+    count = _counted(program, names, rule, t, fields)
+    scalars = [fields[s] for s in rule.scalars]
+    if holds_marks(rule):
+        add_marks(module, program, rule, names, elements, scalars)
     with building(program.body, names, before_assign(program)):
-        count = emit_scalar("add", t, 1, hint="t.next")
-        if "t" in rule.scalars:
-            fields["t"] = emit_scalar("convert", count, hint="t.f", type=F32)
         update = emit(
             OptRule,
-            *(trees[e] for e in rule.elements),
+            *elements,
             types=[f32] * (1 + len(slots)),
             hints=["u", *(f"{s.name}.next" for s in slots)],
             symbol=rule.name,
-            fields=[fields[s] for s in rule.scalars],
+            fields=scalars,
         )
         u, *states = update.results
         applied = emit(Apply, copy, u, rate, types=[copy.type], hints=[f"{copy.name}.next"]).r
@@ -82,6 +88,21 @@ def _update(module: Module, program: Program, rule: Rule, master: bool) -> None:
             add_target(program, copy, applied)
     for target, value in zip((param, t, *slots), (new, count, *states), strict=True):
         add_target(program, target, value)
+
+
+def _counted(
+    program: Program, names: Names, rule: Rule, t: Value, fields: dict[str, Value]
+) -> Value:
+    """The number of this update; `fields` get it as f32 where the rule takes it.
+
+    A rule with marks needs it before the step is decided.
+    """
+    place = before_decision(program) if holds_marks(rule) else before_assign(program)
+    with building(program.body, names, place):
+        count = emit_scalar("add", t, 1, hint="t.next")
+        if "t" in rule.scalars:
+            fields["t"] = emit_scalar("convert", count, hint="t.f", type=F32)
+    return count
 
 
 def _narrow(group: Group) -> bool:

@@ -8,41 +8,52 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nitro_dialect.builder import Names, building, emit
-from nitro_dialect.ir import Literal, Region, Value
+from nitro_dialect.ir import Literal, Mark, Region, Value
+from nitro_dialect.namespace import IRNamespace, PartOfLeaf
 from nitro_dialect.op import Op
 from nitro_dialect.ops import Yield
 from nitro_dialect.types import F32, same
 from nitroc.errors import OptError
 from nitroc.frontend.source import location
+from nitroc.rules.marks import collecting
 from nitroc.rules.naming import rename, source_names
 
 if TYPE_CHECKING:
     from nitroc.rules.rule import Rule
 
 REDUCTIONS = frozenset(
-    ("all", "any", "dot", "linalg", "matmul", "max", "mean", "min", "norm", "prod", "std", "sum",
-     "var", "vdot")
+    ("all", "any", "argmax", "argmin", "count_nonzero", "cumsum", "dot", "linalg", "matmul", "max",
+     "mean", "median", "min", "norm", "prod", "quantile", "sort", "std", "sum", "trace", "var",
+     "vdot", "vecdot")
 )  # fmt: skip
+"""Names by which arrays and array libraries reduce, in part or in whole."""
+
 FOREIGN = frozenset(("jax", "jaxlib", "nitro_dialect", "nitroc", "numpy"))
 
 
-def build_body(rule: Rule) -> Region:
-    """The region that `rule`'s function builds: element and scalar parameters, ops, a yield."""
+def build_body(rule: Rule, group: str) -> tuple[Region, tuple[Mark, ...]]:
+    """The region that `rule`'s function builds, and its marks in the parameters of `group`.
+
+    Element and scalar parameters, ops, a yield.
+    """
     names = (*rule.elements, *rule.scalars)
     values = {name: Value(F32, name) for name in names}
     region = Region(params=list(values.values()))
-    with building(region, Names(names)):
+    elements = [values[name] for name in rule.elements]
+    with building(region, Names(names), elements=elements), collecting(rule.name, group) as calls:
         settings: dict[str, Any] = {**{k: values[k] for k in rule.fields}, **rule.structure}
         try:
             with source_names(rule.function) as local:
                 out = rule.function(*(values[name] for name in rule.positional), **settings)
         except (TypeError, AttributeError) as error:
             raise _refusal(rule, error) from error
-        emit(Yield, *(_result(rule, r) for r in rule.results(out)))
+        results = [_result(rule, r) for r in rule.results(out)]
+        marks = calls.emit()
+        emit(Yield, *results)
     for op in region.ops:
         _plain_literals(op)
     rename(region, local)
-    return region
+    return region, marks
 
 
 def _result(rule: Rule, found: Any) -> Value | float:
@@ -61,12 +72,13 @@ def _result(rule: Rule, found: Any) -> Value | float:
 
 def _refusal(rule: Rule, error: Exception) -> OptError:
     where = _user_line(error) or rule.where
-    if isinstance(error, AttributeError) and error.name in REDUCTIONS:
+    method = isinstance(error, AttributeError) and error.name in REDUCTIONS
+    if method or isinstance(error, PartOfLeaf):
         return OptError(
             9,
-            f"rule {rule.name} reduces over a leaf with {error.name}",
+            f"rule {rule.name} reduces over a leaf in a way that programs cannot: {error}",
             where=where,
-            help="write the rule element by element; only those are supported",
+            help=_reducing(error),
         )
     return OptError(
         8,
@@ -74,6 +86,15 @@ def _refusal(rule: Rule, error: Exception) -> OptError:
         where=where,
         help="take functions from xp = nt.namespace(g), and xp.where instead of if",
     )
+
+
+def _reducing(error: Exception) -> str:
+    known = "sum mean max min any all count_nonzero var std linalg.vector_norm"
+    if isinstance(error, AttributeError) and isinstance(error.obj, Value):
+        name = str(error.name)
+        if hasattr(IRNamespace, name):
+            return f"write xp.{name}(...) of the array, with xp = nt.namespace(g)"
+    return f"with xp = nt.namespace(g) a rule reduces whole leaves, by xp.: {known}"
 
 
 def _user_line(error: Exception) -> str | None:
@@ -106,6 +127,7 @@ def content(region: Region) -> tuple[object, ...]:
                     (key, tuple(order[v] if isinstance(v, Value) else repr(v.value) for v in group))
                     for key, group in sorted(op.operands.items())
                 ),
+                tuple(sorted(op.attrs.items())),
                 tuple(str(r.type) for r in op.results),
             )
         )

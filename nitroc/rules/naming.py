@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from nitro_dialect.builder import Names
 from nitro_dialect.ir import Region, Value
+from nitro_dialect.ops import RuleMark
+
+UNNAMED = ("nitro_dialect", "nitroc.frontend", "nitroc.rules.marks")
+"""Modules whose variables name nothing: what marks compute is named after the mark."""
 
 
 @contextmanager
@@ -24,7 +28,7 @@ def source_names(function: Callable[..., Any]) -> Generator[dict[Value, str]]:
 
     def on_return(frame: FrameType, event: str, returned: Any) -> None:
         module = str(frame.f_globals.get("__name__", ""))
-        if event != "return" or module.startswith("nitro_dialect"):
+        if event != "return" or module.startswith(UNNAMED):
             return
         outer = frame.f_code is code
         called = frame.f_code.co_name.lstrip("_")
@@ -52,15 +56,24 @@ def _set_profiler(profiler: Any) -> None:
 
 
 def rename(region: Region, local: dict[Value, str]) -> None:
-    """Names each result after its variable, or after the variable it goes into and its op."""
+    """Names each result after its variable, or after the variable or mark it goes into."""
+    known = {**dict(_marked(region)), **local}
     goals: dict[Value, str] = {}
     for op in reversed(region.ops):
-        goal = next((local.get(r, goals.get(r)) for r in op.results), None) or "update"
+        goal = next((known.get(r, goals.get(r)) for r in op.results), None) or "update"
         for read in op.inputs():
             goals[read] = goal
     names = Names([p.name for p in region.params])
     for op in region.ops:
+        site = op.mnemonic.rpartition(".")[2]
         for result in op.results:
-            own = local.get(result)
-            hint = own or f"{goals.get(result, 'update')}.{op.mnemonic}"
-            result.name = names.fresh(hint, "next" if own else op.mnemonic)
+            own = known.get(result)
+            hint = own or f"{goals.get(result, 'update')}.{site}"
+            result.name = names.fresh(hint, "next" if own else site)
+
+
+def _marked(region: Region) -> Iterator[tuple[Value, str]]:
+    """What marks take, after the mark and what it is to it: `update/large.count`."""
+    for op in region.ops:
+        if isinstance(op, RuleMark) and isinstance(op.x, Value):
+            yield op.x, f"{op.key.partition('{')[0]}.{op.channel}"

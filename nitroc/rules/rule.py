@@ -16,6 +16,7 @@ import numpy as np
 
 from nitro_dialect import ir
 from nitro_dialect.namespace import NAMESPACE
+from nitro_dialect.ops import leafwise
 from nitroc.errors import OptError
 from nitroc.frontend.names import did_you_mean
 from nitroc.frontend.source import function_location
@@ -25,6 +26,9 @@ Start: TypeAlias = "float | Callable[[np.ndarray[Any, Any]], Any]"
 Structure: TypeAlias = "bool | int | str"
 
 RESERVED = ("g", "p", "t")
+GROUP = "default"
+"""The parameters that a rule's marks are counted for."""
+
 APPLIED_TWICE = ("learning_rate", "weight_decay")
 
 
@@ -129,7 +133,7 @@ class Rule:
     def build(self, name: str | None = None) -> ir.Rule:
         """The rule as text of the dialect, under `name` (its own by default).
 
-        E-OPT-008 or E-OPT-009, with the function's line, for what has no element-wise meaning.
+        E-OPT-008 or E-OPT-009, with the function's line, for what has no meaning on its values.
         """
         return ir.Rule(
             name=name or self.name,
@@ -137,8 +141,21 @@ class Rule:
             scalars=self.scalars,
             slots=tuple((slot, _initial(begin)) for slot, begin in self.slots.items()),
             structure=dict(self.structure),
-            body=build_body(self),
+            body=build_body(self, GROUP)[0],
         )
+
+    @property
+    def marks(self) -> tuple[ir.Mark, ...]:
+        """The calls of `guard`, `metric`, ... in the function, in order.
+
+        Keys are those of the default group (`name{group=default}`): a mark counts per group.
+        """
+        return build_body(self, GROUP)[1]
+
+    @property
+    def leafwise(self) -> bool:
+        """Whether it reduces or holds a mark: then it is applied leaf by leaf, not by buffer."""
+        return leafwise(build_body(self, GROUP)[0])
 
     @property
     def elements(self) -> tuple[str, ...]:

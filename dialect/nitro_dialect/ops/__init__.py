@@ -5,7 +5,15 @@ from nitro_dialect.ops.call import Call, Grad
 from nitro_dialect.ops.clip import ClipByNorm
 from nitro_dialect.ops.commit import Commit
 from nitro_dialect.ops.guard import GuardAll
-from nitro_dialect.ops.leaf import RULE_OPS, LeafFold, LeafMap, LeafSize, RuleMark, varying
+from nitro_dialect.ops.leaf import (
+    RULE_OPS,
+    LeafFold,
+    LeafMap,
+    LeafSize,
+    RuleMark,
+    leafwise,
+    varying,
+)
 from nitro_dialect.ops.optimizer import Apply, Decay, OptMarks, OptRule
 from nitro_dialect.ops.scalar import (
     BINARY,
@@ -62,5 +70,6 @@ __all__ = [
     "VecSum",
     "Words",
     "Yield",
+    "leafwise",
     "varying",
 ]

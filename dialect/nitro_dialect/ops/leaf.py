@@ -34,6 +34,11 @@ def varying(region: Region, elements: Collection[Value]) -> set[Value]:
     return found
 
 
+def leafwise(body: Region) -> bool:
+    """Whether a rule's body speaks of whole leaves: it is then applied to each on its own."""
+    return any(op.mnemonic in ("leaf.fold", "leaf.size", "mark") for op in body.ops)
+
+
 class LeafMap(Op):
     """Applies the region to every leaf of the operands, element by element, in f32.
 
@@ -118,6 +123,7 @@ class RuleMark(Op):
     """
 
     mnemonic = "mark"
+    level = "named"
     x = operand()
     channel = attr(str)
     key = attr(str)
@@ -151,6 +157,3 @@ def _leaf_regions(body: Region) -> Iterator[Region]:
             yield op.body_
         elif op.body is not None:
             yield from _leaf_regions(op.body)
-
-
-__all__ = ["LEAFWISE", "RULE_OPS", "LeafFold", "LeafMap", "LeafSize", "RuleMark", "varying"]

@@ -244,9 +244,29 @@ def returns_a_condition(g: Any) -> Any:
     return g > 0
 
 
-def sums(g: Any) -> Any:
+def sums_an_axis(g: Any) -> Any:
     xp = namespace(g)
-    return g / xp.sqrt(xp.sum(g * g))
+    return g / xp.sqrt(xp.sum(g * g, axis=0))
+
+
+def keeps_axes(g: Any) -> Any:
+    xp = namespace(g)
+    return g / xp.max(abs(g), keepdims=True)
+
+
+def another_norm(g: Any) -> Any:
+    xp = namespace(g)
+    return g / xp.linalg.vector_norm(g, ord=1)
+
+
+def multiplies_all(g: Any) -> Any:
+    xp = namespace(g)
+    return g / xp.prod(g)
+
+
+def multiplies_matrices(g: Any) -> Any:
+    xp = namespace(g)
+    return g / xp.linalg.matmul(g, g)
 
 
 def sums_by_method(g: Any) -> Any:
@@ -261,8 +281,12 @@ BODIES = [
     (to_a_number, 1, "E-OPT-008", "float"),
     (has_a_shape, 1, "E-OPT-008", "size"),
     (returns_a_condition, 0, "E-OPT-008", "returns i1"),
-    (sums, 2, "E-OPT-009", "reduces over a leaf with sum"),
-    (sums_by_method, 1, "E-OPT-009", "reduces over a leaf with sum"),
+    (sums_an_axis, 2, "E-OPT-009", "sum along an axis"),
+    (keeps_axes, 2, "E-OPT-009", "max along an axis"),
+    (another_norm, 2, "E-OPT-009", "vector_norm of order 1"),
+    (multiplies_all, 2, "E-OPT-009", "xp.prod has no meaning"),
+    (multiplies_matrices, 2, "E-OPT-009", "known: vector_norm"),
+    (sums_by_method, 1, "E-OPT-009", "write xp.sum(...) of the array"),
 ]
 
 

@@ -1,0 +1,130 @@
+"""Marks inside a rule: found before the step is decided, counted by its guard, reported.
+
+`opt.marks` gives each channel as one word per parameter. Report words: `guard/<key>` is the total,
+`guard/<key>:first` the first parameter whose update counted (its index in the group, -1 for none),
+`:first_count` what that one counted, `:odd` why a count was none; `mark/<key>:sum` and `:n`, `:max`
+or `:min` are the values of metrics and diagnostics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from nitro_dialect.builder import Names, building, emit, emit_scalar
+from nitro_dialect.ir import Mark, Module, Program, Rule, Value
+from nitro_dialect.ops import (
+    At,
+    FirstNonzero,
+    GuardAll,
+    OptMarks,
+    RuleMark,
+    VecAt,
+    VecCount,
+    VecFold,
+    VecSum,
+)
+from nitro_dialect.types import F32, I1, I32, I64, TreeType, VecType
+from nitroc.passes.structure import before, before_assign, find, report
+
+Words = dict[str, Value]
+
+
+def holds_marks(rule: Rule) -> bool:
+    return any(isinstance(op, RuleMark) for op in rule.body.ops)
+
+
+def before_decision(program: Program) -> int:
+    """Where a builder inserts what the guard reads; without a guard, before the assign."""
+    guard = find(program, GuardAll)
+    return before_assign(program) if guard is None else before(program, guard)
+
+
+def add_marks(
+    module: Module,
+    program: Program,
+    rule: Rule,
+    names: Names,
+    trees: Sequence[Value],
+    fields: Sequence[Value],
+) -> None:
+    """Adds the first evaluation, its totals to the guard, its words to the report.
+
+    Without a guard nothing can be stopped, and nothing is counted. Diagnostics are for programs
+    with a `mask` input, which selects them.
+    """
+    group = cast(TreeType, trees[0].type).group
+    rows = [op for op in rule.body.ops if isinstance(op, RuleMark)]
+    with building(program.body, names, before_decision(program)):
+        found = emit(
+            OptMarks,
+            *trees,
+            types=[VecType(group)] * len(rows),
+            hints=[f"{module.marks[op.key].name}.{op.channel}s" for op in rows],
+            symbol=rule.name,
+            fields=fields,
+        ).results
+        channels: dict[str, dict[str, Value]] = {}
+        for op, vec in zip(rows, found, strict=True):
+            channels.setdefault(op.key, {})[op.channel] = vec
+        for key, vecs in channels.items():
+            _add(module, program, module.marks[key], vecs)
+
+
+def _add(module: Module, program: Program, mark: Mark, vecs: Mapping[str, Value]) -> None:
+    chosen = None
+    if mark.kind == "diagnostic":
+        mask = next((i.value for i in program.inputs if i.role == "mask"), None)
+        if mask is None:
+            return
+        index = [m.key for m in module.marks.values() if m.kind == "diagnostic"].index(mark.key)
+        hint = f"{mark.name}.selected"
+        chosen = emit(At, mask, types=[I1], hints=[hint], attrs={"index": index}).r
+    words = _values(mark, vecs)
+    guard = find(program, GuardAll)
+    if guard is not None and "count" in vecs:
+        counts = _counts(mark, vecs, chosen)
+        guard.operands.setdefault("zero", []).append(counts[f"guard/{mark.key}"])
+        words |= counts
+    report(program).update(words)
+
+
+def _counts(mark: Mark, vecs: Mapping[str, Value], chosen: Value | None) -> Words:
+    each, name = vecs["count"], mark.name
+    total = emit(VecCount, each, types=[I64], hints=[f"{name}.total"]).r
+    first = emit(FirstNonzero, each, types=[I64], hints=[f"{name}.first"]).r
+    there = emit(VecAt, each, first, types=[F32], hints=[f"{name}.there"]).r
+    counted = emit_scalar("convert", there, hint=f"{name}.first_count", type=I64)
+    words = {"": total, ":first": first, ":first_count": counted}
+    if "odd" in vecs:
+        words[":odd"] = _odd(vecs["odd"], name)
+    if chosen is not None:
+        words = {
+            word: emit_scalar("select", chosen, value, _UNCOUNTED.get(word, 0), hint=value.name)
+            for word, value in words.items()
+        }
+    return {f"guard/{mark.key}{word}": value for word, value in words.items()}
+
+
+_UNCOUNTED = {":first": -1}
+"""What a word says of a diagnostic that is not selected, where it is not 0."""
+
+
+def _odd(each: Value, name: str) -> Value:
+    """The worst of the parameters; a group without any has none."""
+    worst = emit(VecFold, each, types=[F32], hints=[f"{name}.worst"], attrs={"how": "max"}).r
+    known = emit_scalar("max", worst, 0.0, hint=f"{name}.known")
+    return emit_scalar("convert", known, hint=f"{name}.odd", type=I32)
+
+
+def _values(mark: Mark, vecs: Mapping[str, Value]) -> Words:
+    made: Words = {}
+    for channel, vec in vecs.items():
+        hint = [f"{mark.name}.{channel}"]
+        if channel == "sum":
+            made[channel] = emit(VecSum, vec, types=[F32], hints=hint).r
+        elif channel == "n":
+            made[channel] = emit(VecCount, vec, types=[I64], hints=hint).r
+        elif channel in ("max", "min"):
+            made[channel] = emit(VecFold, vec, types=[F32], hints=hint, attrs={"how": channel}).r
+    return {f"mark/{mark.key}:{channel}": value for channel, value in made.items()}
