@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import line_marks
 import numpy as np
 from jaxlib.mlir.dialects import stablehlo
 from tiny_bundle import IR_TEXT, Program
@@ -29,6 +30,7 @@ from nitro_runtime.manifest import (
     ExperimentEntry,
     FieldEntry,
     GroupEntry,
+    GuardsEntry,
     InterfaceEntry,
     LeafEntry,
     Manifest,
@@ -51,13 +53,16 @@ TREE = {"dict": [["pred", {"leaf": "pred"}]]}
 class Line:
     """The bundle's settings. `loss`: `square`, or `batch` (the mean of the field `y`, whatever the
     parameters). `rows`: row counts with a reduce program. `mixes`: forward subtracts the mean of
-    its batch, so it has a program per row count and is never filled."""
+    its batch, so it has a program per row count and is never filled. `marks`: those of
+    `line_marks`; forward then has a program per row count too. `bounded`: `peak` has its bound."""
 
     accum: int = 1
     guard: bool = True
     loss: str = "square"
     rows: tuple[int, ...] = (4, 2)
     mixes: bool = False
+    marks: bool = False
+    bounded: bool = True
     width: int = WIDTH
 
 
@@ -89,6 +94,7 @@ WORDS = (
     ReportWord("halted", "i1", 8, 1),
 )
 UNGUARDED = WORDS[:4]
+MASK = ("mask", "mask", "mask", None, "i1", (3,))
 
 
 def _batch(lead: tuple[int, ...]) -> tuple[ArgEntry, ...]:
@@ -105,15 +111,19 @@ def predict(p: Any, x: Any, mixes: bool = False) -> Any:
     return x @ p[:3] + p[3]
 
 
-def train_step(line: Line) -> Program:
+def train_step(line: Line, *, sampled: bool = False) -> Program:
     args = (
         *_args(PARAM, MU, T, ATTEMPT, HALTED, STATE),
         ArgEntry("scalars", "scalars", "scalars", None, "f32", (1, 2)),
         ArgEntry(*SEED),
         *_batch((1, line.accum, line.width)),
         ArgEntry("steps", "steps", "steps", None, "i32", ()),
+        *_args(*([MASK] if sampled else [])),
     )
     words = WORDS if line.guard else UNGUARDED
+    pairs = line_marks.SAMPLED_WORDS if sampled else line_marks.TRAIN_WORDS
+    if line.marks:
+        words += line_marks.numbered(pairs, sum(word.words for word in words))
     size = sum(word.words for word in words)
     living = args[:6]
     results = (
@@ -121,7 +131,7 @@ def train_step(line: Line) -> Program:
         ResultEntry("report", "report", "report", None, "ui32", (1, size)),
     )
 
-    def main(p, mu, t, attempt, halted, mean, scalars, seed, m, x, y, steps):
+    def main(p, mu, t, attempt, halted, mean, scalars, seed, m, x, y, steps, mask=None):
         rate, shift = scalars[0, 0], scalars[0, 1]
         step = attempt + 1
         noise = ((step + seed[1].astype(jnp.int64)) % 7).astype(jnp.float32) * jnp.float32(1e-3)
@@ -139,6 +149,11 @@ def train_step(line: Line) -> Program:
         squares = jnp.stack([(g[:3] ** 2).sum(), g[3] ** 2])
         norm = jnp.sqrt(squares.sum())
         ok = jnp.isfinite(loss) & jnp.isfinite(norm) & (weight > 0) & ~halted
+        marks = line_marks.train(x, y, line.bounded) if line.marks else {}
+        if sampled:
+            marks |= line_marks.sampled(y, mask)
+        if line.marks:
+            ok &= line_marks.ok(marks)
         if not line.guard:
             ok = jnp.array(True)
         new_mu = jnp.float32(0.9) * mu + g
@@ -158,10 +173,13 @@ def train_step(line: Line) -> Program:
                 out[4].astype(jnp.uint32),
             ]
             report = jnp.concatenate([report, jnp.stack(more)])
+        if line.marks:
+            report = jnp.concatenate([report, line_marks.packed(pairs, marks)])
         return (*out, report[None])
 
     donate = tuple(range(6))
-    return Program("train_step", _lower(main, args, donate), args, results, SCALARS, words)
+    name = "train_step_sampled" if sampled else "train_step"
+    return Program(name, _lower(main, args, donate), args, results, SCALARS, words)
 
 
 def forward(line: Line, width: int) -> Program:
@@ -172,11 +190,18 @@ def forward(line: Line, width: int) -> Program:
         ArgEntry("batch.x", "batch", "x", None, "f32", (width, INPUTS)),
     )
     results = (ResultEntry("outputs.pred", "outputs", "outputs", "pred", "f32", (width,)),)
+    words = line_marks.numbered(line_marks.FORWARD_WORDS) if line.marks else ()
+    size = sum(word.words for word in words)
+    if line.marks:
+        results += (ResultEntry("report", "report", "report", None, "ui32", (size,)),)
 
     def main(p, mean, scalars, seed, split, index, x):
-        return (predict(p, x, line.mixes),)
+        outputs = (predict(p, x, line.mixes),)
+        if not line.marks:
+            return outputs
+        return (*outputs, line_marks.packed(line_marks.FORWARD_WORDS, line_marks.forward(x)))
 
-    return Program(f"forward.b{width}", _lower(main, args), args, results, SCALARS)
+    return Program(f"forward.b{width}", _lower(main, args), args, results, SCALARS, words)
 
 
 def reduce(line: Line, width: int, rows: int) -> Program:
@@ -190,14 +215,20 @@ def reduce(line: Line, width: int, rows: int) -> Program:
         ReportWord("loss.sum", "f32", 0, 1),
         ReportWord("loss.weight", "f32", 1, 1),
         ReportWord("metric.worst.max", "f32", 2, 1),
+        *(line_marks.numbered(line_marks.REDUCE_WORDS, 3) if line.marks else ()),
     )
-    results = (ResultEntry("report", "report", "report", None, "ui32", (3,)),)
+    size = sum(word.words for word in words)
+    results = (ResultEntry("report", "report", "report", None, "ui32", (size,)),)
 
     def main(pred, scalars, seed, split, index, m, x, y):
         m, error = m[:rows], (pred + scalars[1] - y)[:rows]
         values = y[:rows] if line.loss == "batch" else error**2
         report = jnp.stack([(m * values).sum(), m.sum(), abs(error).max()])
-        return (jax.lax.bitcast_convert_type(report, jnp.uint32),)
+        report = jax.lax.bitcast_convert_type(report, jnp.uint32)
+        if not line.marks:
+            return (report,)
+        wrong = {"guard/wrong": (y[:rows] > 50).sum()}
+        return (jnp.concatenate([report, line_marks.packed(line_marks.REDUCE_WORDS, wrong)]),)
 
     return Program(f"reduce.b{width}.r{rows}", _lower(main, args), args, results, SCALARS, words)
 
@@ -250,21 +281,27 @@ def manifest(line: Line, splits: Mapping[str, int], width: int = 8) -> Manifest:
         batch_schema=dict.fromkeys(splits, schema),
         interface=InterfaceEntry({"x": columns}, TREE),
         batching=BatchingEntry(widths(line), not line.mixes),
+        guards=line_marks.table(widths(line)) if line.marks else GuardsEntry(),
         requires=RequiresEntry(platforms=("cpu",)),
         producer={"nitroc": "0.1.0"},
     )
 
 
 def widths(line: Line) -> tuple[int, ...]:
-    return tuple(sorted(set(line.rows), reverse=True)) if line.mixes else (line.width,)
+    each = line.mixes or line.marks
+    return tuple(sorted(set(line.rows), reverse=True)) if each else (line.width,)
 
 
 def files(line: Line = Line(), **changes: Any) -> dict[str, bytes]:
     """The bundle's files."""
     at = widths(line)
     programs = [ProgramPart(train_step(line), "train_step", _dims(line, line.width))]
+    if line.marks:
+        part = train_step(line, sampled=True)
+        programs += [ProgramPart(part, "train_step_sampled", _dims(line, line.width))]
     programs += [ProgramPart(forward(line, w), "forward", {"width": w}) for w in at]
-    pairs = [(r, r) for r in at] if line.mixes else [(line.width, r) for r in line.rows]
+    each = line.mixes or line.marks
+    pairs = [(r, r) for r in at] if each else [(line.width, r) for r in line.rows]
     programs += [
         ProgramPart(reduce(line, w, r), "reduce", {"width": w, "rows": r}) for w, r in pairs
     ]
