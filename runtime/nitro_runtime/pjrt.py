@@ -35,6 +35,10 @@ DeviceArray: TypeAlias = jax.Array
 _ArrayImpl: Any = _jax.ArrayImpl
 # A copy is made before `put` returns: the caller may refill its buffer at once.
 _COPY: Any = _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+# A program's results were typed when it was compiled; from jaxlib 0.11 on nothing checks them anew.
+UNCHECKED: dict[str, bool] = (
+    {} if jaxlib.version.__version_info__ >= (0, 11) else {"_skip_checks": True}
+)
 
 
 class TensorEntry(Protocol):
@@ -233,7 +237,7 @@ class Executable:
         self._avals = [_entry_aval(arg) for arg in self.args]
         self._shardings = None if _only_device() else [sharding] * len(self.args)
         self._handlers = [
-            _jax.array_result_handler(_entry_aval(result), sharding, True, True)
+            _jax.array_result_handler(_entry_aval(result), sharding, True, **UNCHECKED)
             for result in self.results
         ]
 

@@ -200,7 +200,7 @@ def test_contract_compile_execute_and_handlers():
     loaded = DEVICE.client.compile_and_load(STEP.encode(), devices, xla_client.CompileOptions())
     sharding = jax.sharding.SingleDeviceSharding(DEVICE)
     avals = [ShapedArray((4,), np.dtype(np.float32)), ShapedArray((), np.dtype(np.int64))]
-    handlers = [_jax.array_result_handler(a, sharding, True, True) for a in avals]
+    handlers = [_jax.array_result_handler(a, sharding, True, **pjrt.UNCHECKED) for a in avals]
     values = (np.ones(4, np.float32), np.ones(4, np.float32), np.int64(3))
     results = loaded.execute_sharded([pjrt.put(v, DEVICE) for v in values])
     p, n = results.consume_with_handlers(handlers)
