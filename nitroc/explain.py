@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nitro_dialect import CODES as IR_CODES
 from nitro_dialect.ir import Leaf
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.errors import UsageError
 from nitro_runtime.manifest import Manifest, ScheduleEntry
 from nitro_runtime.recorded import CONSTANT
-from nitroc import commands, placed
+from nitroc import commands, error_pages, placed
 from nitroc.building import every_split, report_programs, rows_line
 from nitroc.bundle.values import restored
-from nitroc.errors import CODES
 from nitroc.frontend.group_report import NO_DECAY, listed
 from nitroc.frontend.names import did_you_mean, near
 from nitroc.lowering import evaluation_widths, lower
-
-_CODE = re.compile(r"E-[A-Z]+-\d{3}")
 
 
 def explain(
@@ -35,7 +30,7 @@ def explain(
     **options: Any,
 ) -> str:
     """Text that explains `source`: a code (`E-FIELD-001`), `exp.py[:Class]`, or a bundle."""
-    is_code = _CODE.fullmatch(source.upper()) is not None
+    is_code = error_pages.CODE.fullmatch(source.upper()) is not None
     if is_code or Path(source).is_dir():
         given = options | {"platform": platform, "compat": compat}
         commands.refuse_settings(source, preset, settings, given)
@@ -53,16 +48,14 @@ def explain(
 
 
 def _code(code: str) -> str:
-    known = {**CODES, **IR_CODES}
-    if code not in known:
-        nearest = near(code, known)
-        area = (nearest or code).rpartition("-")[0]
-        codes = [name for name in known if name.startswith(f"{area}-")]
-        raise UsageError(
-            38, f"there is no code {code}", help=did_you_mean(code, codes, f"{area} codes")
-        )
-    info = known[code]
-    return f"{code}: {info.title}\n\ncause: {info.cause}\nfix: {info.fix}"
+    known = error_pages.codes()
+    if code in known:
+        return error_pages.explanation(code)
+    area = error_pages.area(near(code, known) or code)
+    codes = [name for name in known if error_pages.area(name) == area]
+    raise UsageError(
+        38, f"there is no code {code}", help=did_you_mean(code, codes, f"E-{area} codes")
+    )
 
 
 def _bundle(manifest: Manifest) -> str:
