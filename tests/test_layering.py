@@ -41,10 +41,16 @@ def test_private_jax_names_are_at_their_seams_only():
 
 
 def test_jax_is_imported_by_the_front_end_and_the_runtime_seam_only():
+    """And by the adapters of models, which user code calls where the front end traces it."""
     compiler = {f for f in sites("jax") if f.startswith("nitroc/")}
-    assert all(f.startswith("nitroc/frontend/") for f in compiler), compiler
+    assert all(f.startswith(("nitroc/frontend/", "nitroc/nn/")) for f in compiler), compiler
     runtime = {f for f in sites("jax") if f.startswith("runtime/")}
     assert runtime <= {"runtime/nitro_runtime/pjrt.py"}
+
+
+def test_libraries_of_models_are_imported_by_their_adapters_only():
+    expected = {"nitroc/nn/linen_model.py", "nitroc/nn/nnx_model.py", "nitroc/nn/equinox_model.py"}
+    assert sites("flax", "equinox", "haiku", "optax") == expected
 
 
 def test_no_pickle_anywhere():

@@ -55,7 +55,7 @@ def _at(leaves: Mapping[Any, Any], path: Path, name: str) -> Any:
     inner: Any = leaves
     for key in path:
         if not isinstance(inner, Mapping) or key not in inner:
-            there = ", ".join(map(str, cast("Mapping[Any, Any]", leaves))) or "nothing"
+            there = ", ".join(map(str, leaves)) or "nothing"
             raise HookError(
                 78,
                 f"the {name} given to model.apply have no leaf {'.'.join(map(str, path))}: "

@@ -100,7 +100,7 @@ def nnx(module: Any) -> tuple[NnxModel, dict[Any, Any], dict[Any, Any]]:
         raise not_a_module("nnx", "a flax.nnx.Module", module)
     graph, params, random, others, _ = _split(module)
     streams = tuple((_is_key(leaf), np.shape(leaf)) for leaf in jtu.tree_leaves(random))
-    leaves = _leaves(params), _leaves(others), Leaves.of(random)
+    leaves = _leaves(params), _leaves(others), _leaves(random)
     model = NnxModel(type(module), graph, *leaves, streams)
     return model, model.params.nested(params), model.others.nested(others)
 
