@@ -43,13 +43,13 @@ class StepLines:
         step = flight.step
         due = step == 1 or step % self._every == 0 or step == self._run.total
         if due or flight.program.selection is not None:
-            self._unlogged = None
             self.write(flight, values)
         else:
             self._unlogged = (flight, values)
 
     def write(self, flight: Flight, values: Mapping[str, Value]) -> None:
-        """Writes the line of a step."""
+        """Writes the line of a step; none before it is owed any more."""
+        self._unlogged = None
         self._run.loggers.metrics(
             self._line(flight, values),
             step=flight.step,
@@ -62,7 +62,6 @@ class StepLines:
         """Writes the last step's line, unless it has one."""
         if self._unlogged is not None:
             self.write(*self._unlogged)
-            self._unlogged = None
 
     def _line(self, flight: Flight, values: Mapping[str, Value]) -> dict[str, float]:
         line = {"loss": float(values["loss"])}

@@ -182,7 +182,6 @@ class Loop:
             later.drop()
         self._flights.clear()
         run.scalars.restore(self._committed)
-        self._lines.write_last()
         self._lines.write(flight, values)
         fail_step(run, flight, found)
 

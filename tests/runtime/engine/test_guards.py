@@ -182,8 +182,7 @@ def test_D04_it_stops_at_its_step_with_the_next_one_in_flight(tmp_path: Path) ->
     made = engine(tmp_path, data(40, BIG), log_every=10, checkpointer=store)
     error = failed(made)
     assert error.step == 3
-    assert [line["step"] for line in lines(tmp_path, "train")] == [1, 2, 3]
-    assert not [line for line in lines(tmp_path, "train") if line["step"] > 3]
+    assert [line["step"] for line in lines(tmp_path, "train")] == [1, 3]
     assert not read_manifest(tmp_path / "run")
     before = engine(tmp_path / "b", data(40, BIG), max_steps=2).train()
     for name, array in before._run.machine.arrays().items():
