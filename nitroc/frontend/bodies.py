@@ -57,6 +57,7 @@ class Bodies:
             results.output_leaves(outputs, width, calls.where("forward"))
             sums = self._losses(recipe, calls, outputs, fields)
             recipe.results = [Parameter(name, F32) for name in sums]
+            recipe.marks_at = len(sums)
             recipe.results.append(Parameter("state", STATE_TYPE))
             return [*sums.values(), *new_state]
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from nitro_runtime.dtypes import has_ir_dtype, ir_dtype, spell
 from nitro_runtime.errors import NitroError
+from nitro_runtime.places import Kind, Place, running
 from nitro_runtime.trees import flatten, unflatten
 from nitroc.errors import ContractError, FieldError, HookError
 from nitroc.frontend.fulltext import first_line, write_traceback
@@ -52,11 +53,14 @@ class HookCalls:
         return self.invoke(hook, *arguments, **given, **self._switches(hook))
 
     def invoke(self, hook: str, *arguments: Any, **keywords: Any) -> Any:
-        """Calls a hook of the compile view with exactly these arguments."""
+        """Calls a hook of the compile view with exactly these arguments, in a scope of its name."""
         experiment = self.setup.experiment
         view = compile_view(experiment, self._device_fields(), hook=hook)
+        # what `build_model` computes is no step
+        kind = Kind.REFUSED if hook == "build_model" else Kind.TRACED
         try:
-            result = getattr(view, hook)(*arguments, **keywords)
+            with running(Place(hook, kind, self.root)), jax.named_scope(hook):
+                result = getattr(view, hook)(*arguments, **keywords)
         except NitroError:
             raise
         # a hook is any code: whatever it raises is reported with the hook, the line and the shapes

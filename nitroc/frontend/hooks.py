@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from nitro_runtime.places import Kind, Place, current, running
 from nitroc.errors import HookError
 from nitroc.frontend.names import near
 from nitroc.frontend.source import class_root, function_location
@@ -127,9 +128,14 @@ def _refuse_not_run(experiment: Any) -> None:
 
 
 def call_hook(experiment: Any, name: str, *arguments: Any, **keywords: Any) -> Any:
-    """Calls a host hook; what it raises surfaces as itself, with a note of the hook."""
+    """Calls a host hook; what it raises surfaces as itself, with a note of the hook.
+
+    Marks in it are refused, unless the caller says what they mean there (`places.running`).
+    """
+    place = current() or Place(name, Kind.REFUSED, class_root(type(experiment)))
     try:
-        return getattr(experiment, name)(*arguments, **keywords)
+        with running(place):
+            return getattr(experiment, name)(*arguments, **keywords)
     except Exception as problem:
         problem.add_note(f"in hook {name}, {hook_location(experiment, name)}")
         raise

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jax.errors import JaxRuntimeError
 
-from nitro_dialect.ir import Function, Group, Parameter
+from nitro_dialect.ir import CHANNELS, Function, Group, Mark, Parameter
 from nitro_dialect.types import TensorType
 from nitro_runtime.trees import TreeSpec
 from nitroc.errors import BuildError, ContractError
 from nitroc.frontend import constants, convolutions, locations
+from nitroc.frontend.harvest import Executions, harvest
 from nitroc.frontend.jax_internals import (
     default_version,
     deserialize_portable,
@@ -39,7 +40,9 @@ class TracedFunction:
     """What a trace hands over. `module` is jax's cached module and is never changed.
 
     `arguments[i]` are the names of the MLIR arguments of `params[i]`, one per leaf; hoisted
-    constants are put before `params[constants_at]`.
+    constants are put before `params[constants_at]`. `marks` are those of the experiment by key,
+    when the module holds any; their results are put before `results[marks_at]` (None: at the end),
+    all before that being of rank 0.
     """
 
     name: str
@@ -53,6 +56,8 @@ class TracedFunction:
     notes: tuple[str, ...] = ()
     outputs: Group | None = None
     tree_spec: TreeSpec | None = None
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    marks_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,8 @@ class ImportedFunction:
     `serialized` is a portable artifact whose functions are private and prefixed with
     `function.name`, locations kept; `text` is the same without locations and `function.digest` its
     sha256. `constants` are the hoisted arrays by name (parameter `const.<name>`). `outputs` and
-    `tree_spec` describe what a forward returns.
+    `tree_spec` describe what a forward returns. `executions` say where the marks run whose channels
+    are results `mark.<key>:<channel>`.
     """
 
     function: Function
@@ -72,6 +78,7 @@ class ImportedFunction:
     notes: list[str] = field(default_factory=list)
     outputs: Group | None = None
     tree_spec: TreeSpec | None = None
+    executions: Executions = field(default_factory=Executions)
 
 
 @dataclass
@@ -80,6 +87,8 @@ class _Work:
     module: Any
     root: str | None
     constants: dict[str, constants.Constant] = field(default_factory=dict)
+    marks: list[Parameter] = field(default_factory=list)
+    executions: Executions = field(default_factory=Executions)
 
 
 def import_together(
@@ -93,6 +102,8 @@ def import_together(
     works = [_Work(traced, own_copy(traced.module), root) for traced in functions]
     for work in works:
         _composites_to_calls(work)
+        # before anything is serialised: a portable artifact can't hold an op of ours
+        _marks_to_results(work)
         # before arguments are placed: a token would be one more of them
         _refuse_host(work)
         _legalise(work)
@@ -110,6 +121,24 @@ def _composites_to_calls(work: _Work) -> None:
     with work.module.context:
         pipeline = "builtin.module(func.func(stablehlo-legalize-composite-to-call))"
         passmanager.PassManager.parse(pipeline).run(work.module.operation)
+
+
+def _marks_to_results(work: _Work) -> None:
+    """E-CONTRACT-026 for a mark where executions are not counted."""
+    if not work.traced.marks:
+        return
+    found, work.executions = harvest(work.module, work.traced.marks, work.traced.marks_at)
+    work.marks = [
+        Parameter(f"mark.{key}:{channel}", TensorType(CHANNELS[channel][0]))
+        for key, channel in found
+    ]
+    left = [op.name for f in _functions(work.module) for op in _operations(f) if _is_ours(op)]
+    assert not left, left
+    work.module.context.allow_unregistered_dialects = False
+
+
+def _is_ours(op: Any) -> bool:
+    return op.name.startswith("nitro.")
 
 
 def _legalise(work: _Work) -> None:
@@ -240,10 +269,11 @@ def _finished(work: _Work, shared: dict[str, constants.Constant], version: str) 
     text = module.operation.get_asm(enable_debug_info=False)
     at = traced.constants_at
     params = (*traced.params[:at], *map(_parameter, shared.values()), *traced.params[at:])
+    before = len(traced.results) if traced.marks_at is None else traced.marks_at
     function = Function(
         traced.name,
         params,
-        traced.results,
+        (*traced.results[:before], *work.marks, *traced.results[before:]),
         hashlib.sha256(text.encode()).hexdigest(),
         of=traced.of,
         wrt=traced.wrt,
@@ -256,6 +286,7 @@ def _finished(work: _Work, shared: dict[str, constants.Constant], version: str) 
         [*traced.notes, *(c.note(traced.name) for c in work.constants.values())],
         traced.outputs,
         traced.tree_spec,
+        work.executions,
     )
 
 

@@ -76,7 +76,7 @@ BATCHERS: dict[Any, Any] = batching.fancy_primitive_batchers
 CUSTOM_PARTIAL_EVAL: dict[Any, Any] = partial_eval.partial_eval_jaxpr_custom_rules
 """The rules of jax by primitive."""
 
-SCAN: dict[str, Any] = vars(loops)
+SCAN: dict[str, Any] = loops.__dict__
 """The names of jax's module of scan and while; `_scan_known_hoisting` is called by its name."""
 
 batch_jaxpr = batching.batch_jaxpr
@@ -169,7 +169,9 @@ def own_copy(module: Any) -> Any:
     """`module` in a context of its own: what `compiler_ir` returns is jax's cached module."""
     buffer = io.BytesIO()
     module.operation.write_bytecode(buffer)
-    return ir.Module.parse(buffer.getvalue(), mlir.make_ir_context())
+    context = mlir.make_ir_context()
+    context.allow_unregistered_dialects = module.context.allow_unregistered_dialects
+    return ir.Module.parse(buffer.getvalue(), context)
 
 
 def portable_artifact(module: Any, version: str) -> bytes:

@@ -32,6 +32,11 @@ def inner_jaxprs(params: Any) -> list[Any]:
     return [x for x in jax.tree.leaves(params, is_leaf=_is_jaxpr) if _is_jaxpr(x)]
 
 
+def all_marks(closed: ClosedJaxpr) -> list[Mark]:
+    """Every mark, and what says that a gradient is tapped, in program order."""
+    return list(_marks(closed.jaxpr))
+
+
 def first_mark(jaxprs: Iterable[Any]) -> Mark | None:
     """The first mark in program order; None without one."""
     return next((mark for jaxpr in jaxprs for mark in _marks(jaxpr)), None)

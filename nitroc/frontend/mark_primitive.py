@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 
 from nitro_dialect.ir import Mark
@@ -65,12 +66,16 @@ def bind_tap(source: str) -> None:
 
 def is_traced(value: Any) -> bool:
     """Whether `bind` would leave something in a trace."""
-    return isinstance(value, jax.core.Tracer) or is_staging()
+    return is_tracer(value) or is_staging()
+
+
+def is_tracer(value: object) -> bool:
+    return isinstance(value, jax.core.Tracer)
 
 
 def will_be_lost(value: Any) -> bool:
     """Whether `bind` would evaluate the mark now instead of tracing it."""
-    return keeps_constants_out() and not isinstance(value, jax.core.Tracer)
+    return keeps_constants_out() and not is_tracer(value)
 
 
 @mark_p.def_impl

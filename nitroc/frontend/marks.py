@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -28,7 +28,7 @@ from nitro_runtime.places import Found, Kind, Place
 from nitroc.errors import ContractError
 from nitroc.frontend import numeric_marks
 from nitroc.frontend.jax_internals import in_backward_rule
-from nitroc.frontend.mark_primitive import bind, bind_tap, is_traced, will_be_lost
+from nitroc.frontend.mark_primitive import bind, bind_tap, is_traced, is_tracer, will_be_lost
 from nitroc.frontend.mark_tracing import recording
 from nitroc.frontend.source import user_position
 
@@ -149,7 +149,8 @@ def class_index(label: T, num_classes: int) -> T:
     a one-hot row is zero. The guard is `class_index` with the metadata `num_classes`.
     """
     mark = _mark("guard", "class_index", {"num_classes": num_classes})
-    if not isinstance(num_classes, int) or isinstance(num_classes, bool) or num_classes < 1:
+    given: Any = num_classes
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise ContractError(
             22,
             f"class_index is given {num_classes!r} classes, expected a Python int of at least 1",
@@ -209,10 +210,10 @@ def _checked_meta(name: str, key: str, value: object) -> Meta:
             where=_line(),
             help=f"rename it; {' '.join(RESERVED)} are reserved",
         )
-    if isinstance(value, jax.core.Tracer):
+    if is_tracer(value):
         raise ContractError(
             22,
-            f"the metadata {key} of {name} is a traced value ({value.aval})",
+            f"the metadata {key} of {name} is a traced value ({jax.typeof(value)})",
             where=_line(),
             help="unroll the loop in Python (for i in range(n)), so that it is a number",
         )
@@ -248,11 +249,11 @@ def _checked_text(name: str, key: str, value: str) -> str:
 def _checked_bound(name: str, which: str, bound: object) -> float | None:
     if bound is None:
         return None
-    if isinstance(bound, jax.core.Tracer):
+    if is_tracer(bound):
         comparison = ">=" if which == "below" else "<="
         raise ContractError(
             22,
-            f"the bound {which} of {name} is a traced value ({bound.aval})",
+            f"the bound {which} of {name} is a traced value ({jax.typeof(bound)})",
             where=_line(),
             help=f"nt.guard({name!r}, nt.count_where(~(value "
             f"{'<' if which == 'below' else '>'} bound))), which counts value {comparison} bound "
@@ -299,45 +300,40 @@ def _check_number(mark: Mark, value: object, *, bools: bool) -> None:
 
 def _record(mark: Mark, value: Any) -> None:
     """What a call does beyond returning its value: nothing, a result of the program, a finding."""
-    if _is_value(value):
-        _in_rule(mark, value)
+    from nitroc.rules import marks as rule_marks  # rules name marks too: a cycle by nature
+
+    if _is_value(value) or rule_marks.recording():
+        rule_marks.record(_placed(mark, places.current()), value)
         return
-    place = places.current()
-    if place is None:
-        if is_traced(value):
-            bind(_placed(mark, None), value)
+    place, tapping = places.current(), _IN_TAP.get()
+    if place is None and not is_traced(value):
         return
     mark = _placed(mark, place)
-    if _IN_TAP.get() and mark.kind != "diagnostic":
-        raise _no_diagnostic(mark, "inside tap_gradient")
-    match place.kind:
-        case Kind.TRACED:
-            _traced(mark, value)
-        case Kind.NUMPY:
-            _at_once(mark, value, place)
-        case Kind.REFUSED:
-            _refused(mark, place)
-
-
-def _in_rule(mark: Mark, value: ir.Value) -> None:
-    from nitroc.rules.marks import record  # rules name marks too: a cycle by nature
-
-    record(_placed(mark, places.current()), value)
+    if tapping and mark.kind != "diagnostic":
+        raise _misplaced(mark, "inside tap_gradient", "nt.diagnostic(...) may stand there")
+    # a backward rule runs when its hook is done, and in whatever place is left then
+    if recording() is not None and not tapping and in_backward_rule():
+        raise _misplaced(mark, "in a backward rule", "write nt.tap_gradient(x, fn) in the hook")
+    if place is None:
+        bind(mark, value)
+    elif place.kind is Kind.TRACED:
+        _traced(mark, value, tapping)
+    elif place.kind is Kind.NUMPY:
+        _at_once(mark, value, place)
+    else:
+        _refused(mark, place)
 
 
 def _placed(mark: Mark, place: Place | None) -> Mark:
     return replace(mark, source=user_position(place.root if place else None))
 
 
-def _traced(mark: Mark, value: Any) -> None:
+def _traced(mark: Mark, value: Any, tapping: bool) -> None:
     now = recording()
     if mark.kind == "diagnostic" and (now is None or not now.diagnostics):
         if now is not None:
             now.dropped.setdefault(mark)
         return
-    tapping = _IN_TAP.get()
-    if not tapping and in_backward_rule():
-        raise _no_diagnostic(mark, "in a backward rule", allowed=False)
     if will_be_lost(value):
         raise ContractError(
             19,
@@ -349,7 +345,7 @@ def _traced(mark: Mark, value: Any) -> None:
 
 
 def _at_once(mark: Mark, value: Any, place: Place) -> None:
-    if isinstance(value, jax.core.Tracer):
+    if is_tracer(value):
         raise ContractError(
             19,
             f"{_spoken(mark)} is inside a function that jax traces, and {place.name} runs on the "
@@ -375,8 +371,7 @@ def _refused(mark: Mark, place: Place) -> None:
     )
 
 
-def _no_diagnostic(mark: Mark, where: str, *, allowed: bool = True) -> ContractError:
-    fix = "nt.diagnostic(...) is what may stand there" if allowed else "nt.tap_gradient(x, fn)"
+def _misplaced(mark: Mark, where: str, fix: str) -> ContractError:
     return ContractError(
         17,
         f"{_spoken(mark)} is called {where}",
@@ -404,7 +399,7 @@ def _line() -> str:
 
 
 @contextmanager
-def _tapping() -> Iterator[None]:
+def _tapping() -> Generator[None]:
     token = _IN_TAP.set(True)
     try:
         yield

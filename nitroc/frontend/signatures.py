@@ -32,6 +32,7 @@ class Recipe:
     of the Device fields (`devices_at`) and of the batch (last). `arguments[i]` are the names of the
     arrays of `params[i]`. `body` returns its results flat and, while it is traced, says what they
     are in `results` and, for a forward, in `outputs` and `tree_spec`; `notes` are for the report.
+    Results of marks are put before `results[marks_at]`, at the end when it is None.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Recipe:
     tree_spec: TreeSpec | None = None
     of: str | None = None
     wrt: str | None = None
+    marks_at: int | None = None
     notes: list[str] = field(default_factory=list[str])
 
     def field_of_argument(self) -> list[str | None]:

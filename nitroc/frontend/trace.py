@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 
-from nitroc.errors import HookError
+from nitro_dialect.ir import Mark
+from nitro_runtime.places import Found, remembering
+from nitroc.errors import ContractError, HookError
 from nitroc.frontend.bodies import Bodies
 from nitroc.frontend.hookcalls import kept_value_error
 from nitroc.frontend.importer import ImportedFunction, TracedFunction, import_together
-from nitroc.frontend.jax_internals import drop_dead, every_frame_in_locations, jaxpr_as_fun
+from nitroc.frontend.jax_internals import (
+    drop_dead,
+    every_frame_in_locations,
+    jaxpr_as_fun,
+    lowering_with,
+)
 from nitroc.frontend.jaxprs import Wrap, foreign_use, read_inputs, wraps
+from nitroc.frontend.mark_jaxprs import all_marks, refuse_uncounted, without_marks
+from nitroc.frontend.mark_lowering import lowering_rule
+from nitroc.frontend.mark_primitive import mark_p
+from nitroc.frontend.mark_table import MarkTable, free_key
+from nitroc.frontend.mark_tracing import Recording, tracing
 from nitroc.frontend.signatures import Body, Recipe, Signatures
 from nitroc.frontend.source import class_root
 
@@ -24,12 +37,21 @@ if TYPE_CHECKING:
 Said = TypeVar("Said", Wrap, str)
 
 
+@dataclass(frozen=True)
+class _Traced:
+    """A function before it is lowered: its recipe, filled in, and its jaxpr as jax traced it."""
+
+    recipe: Recipe
+    closed: Any
+
+
 class Tracer:
     """Traces the hooks of one experiment into functions, for one platform.
 
     `platform`: `cpu cuda rocm tpu`; `version`: the StableHLO version written, by default that of
-    about twelve weeks back. Making one forgets what jax cached, so that a jitted function or a scan
-    body that reads a changed global is traced anew. Errors: those of `hookcalls`, `results` and
+    about twelve weeks back. `marks`: those of all functions so far, by key, in the order in which
+    they were met. Making one forgets what jax cached, so that a jitted function or a scan body that
+    reads a changed global is traced anew. Errors: those of `hookcalls`, `results`, `marks` and
     `importer`.
     """
 
@@ -42,24 +64,75 @@ class Tracer:
         self._signatures = Signatures(setup, setup.groups)
         self._bodies = Bodies(setup, setup.groups, self.root)
         self._forwards: dict[int, ImportedFunction] = {}
+        self._sampled: tuple[ImportedFunction, ImportedFunction] | None = None
         self._said: set[Wrap | str] = set()
         self._read: set[str] = set(setup.optimizer.device.values())
+        self._table = MarkTable()
+        self._muted: dict[Mark, None] = {}
         jax.clear_caches()
+
+    @property
+    def marks(self) -> dict[str, Mark]:
+        return self._table.marks
+
+    @property
+    def dropped(self) -> dict[str, Mark]:
+        """Diagnostics that no function holds, by keys that no mark has: their hooks never train."""
+        found: dict[str, Mark] = {}
+        for mark in self._muted:
+            if mark not in self._table:
+                key = free_key(mark, self.marks | found)
+                found[key] = replace(mark, key=key)
+        return found
 
     def objective(self) -> tuple[ImportedFunction, ImportedFunction]:
         """`@objective` and `@objective.grad`, at the train split's width, with equal parameters.
 
-        Results: `loss` and `weight`, per train metric `metric.<name>.sum` and `.count`, [`grad`,]
-        `state`. The gradient is that of the loss sum, with respect to params.
+        Results: `loss` and `weight`, per train metric `metric.<name>.sum` and `.count`, per mark
+        `mark.<key>:<channel>`, [`grad`,] `state`. The gradient is that of the loss sum, with
+        respect to params. Both are without diagnostics. E-CONTRACT-025 for a mark that the two
+        don't run alike.
         """
         self._require("forward", "loss")
-        plain = self._signatures.objective("objective")
-        gradient = self._signatures.objective("objective.grad")
-        gradient.of, gradient.wrt = "objective", "params"
-        first, second = self._imported(
-            (plain, self._bodies.objective(plain)), (gradient, self._bodies.gradient(gradient))
-        )
+        whole = self._trace_objective("objective", diagnostics=True)
+        if not any(mark.kind in ("diagnostic", "tap") for mark in all_marks(whole.closed)):
+            return self._import_objective(whole, diagnostics=True)
+        whole.recipe.name = "objective.sampled"
+        self._sampled = self._import_objective(whole, diagnostics=True)
+        # jitted functions were traced with diagnostics: they have to be again
+        jax.clear_caches()
+        plain = self._trace_objective("objective", diagnostics=False)
+        return self._import_objective(plain, diagnostics=False)
+
+    def sampled(self) -> tuple[ImportedFunction, ImportedFunction] | None:
+        """`@objective.sampled` and its gradient, with diagnostics; None when training has none.
+
+        `objective` traces them.
+        """
+        return self._sampled
+
+    def _trace_objective(self, name: str, *, diagnostics: bool) -> _Traced:
+        recipe = self._signatures.objective(name)
+        return self._trace(recipe, self._bodies.objective(recipe), diagnostics)
+
+    def _import_objective(
+        self, plain: _Traced, *, diagnostics: bool
+    ) -> tuple[ImportedFunction, ImportedFunction]:
+        name = plain.recipe.name
+        recipe = self._signatures.objective(f"{name}.grad")
+        recipe.of, recipe.wrt = name, "params"
+        gradient = self._trace(recipe, self._bodies.gradient(recipe), diagnostics)
+        first, second = self._together([self._lower(plain), self._lower(gradient)])
+        self._check_executions(first, second)
         return first, second
+
+    def _check_executions(self, plain: ImportedFunction, gradient: ImportedFunction) -> None:
+        taps = plain.executions.taps | gradient.executions.taps
+        one, other = plain.executions.count, gradient.executions.count
+        for key, depth in {**one, **other}:
+            here, there = one[key, depth], other[key, depth]
+            if key not in taps and here != there:
+                raise _other_executions(self.marks[key], here, there, depth)
 
     def forward(self, width: int) -> ImportedFunction:
         """`@forward.b<width>`; fields that no output needs are no parameters of it."""
@@ -67,7 +140,7 @@ class Tracer:
             self._require("forward")
             recipe = self._signatures.forward(width)
             body = self._bodies.forward(recipe, width)
-            (self._forwards[width],) = self._imported((recipe, body), drop_fields=True)
+            self._forwards[width] = self._imported(recipe, body, drop_fields=True)
         return self._forwards[width]
 
     def reduce(
@@ -77,7 +150,8 @@ class Tracer:
 
         `fields` are those the batches have (None: all of train's); without those of `loss` it is
         left out. None when nothing is left. Results: `loss.sum` and `loss.weight` (a scalar loss
-        counts once per row), then `metric.<name>.{sum,count,max,min,concat}`.
+        counts once per row), then `metric.<name>.{sum,count,max,min,concat}`, then marks, but not
+        those of `prepare`: `forward` has them.
         """
         hooks = self._reducing(fields)
         if not hooks:
@@ -86,11 +160,11 @@ class Tracer:
         assert made.outputs is not None
         recipe = self._signatures.reduce(width, rows, made.outputs, hooks)
         body = self._bodies.reduce(recipe, width, rows, made, hooks)
-        return self._imported((recipe, body), drop_fields=True)[0]
+        return self._imported(recipe, body, drop_fields=True, drop_marks="prepare")
 
     def init(self) -> ImportedFunction:
         """`@init`: a traced `build_model`, from the seed to `param` and `state`."""
-        return self._imported((self._signatures.init(), self._bodies.init()))[0]
+        return self._imported(self._signatures.init(), self._bodies.init())
 
     def unread(self) -> list[str]:
         """A note for each Device leaf that no function traced so far reads, nor the optimizer."""
@@ -118,17 +192,31 @@ class Tracer:
         return tuple(hooks)
 
     def _imported(
-        self, *pairs: tuple[Recipe, Body], drop_fields: bool = False
-    ) -> list[ImportedFunction]:
-        traced = [self._traced(recipe, body, drop_fields) for recipe, body in pairs]
-        return import_together(traced, self.root, self.version)
+        self, recipe: Recipe, body: Body, *, drop_fields: bool = False, drop_marks: str = ""
+    ) -> ImportedFunction:
+        traced = self._trace(recipe, body, False)
+        if drop_marks:
+            traced = replace(traced, closed=without_marks(traced.closed, drop_marks))
+        (imported,) = self._together([self._lower(traced, drop_fields=drop_fields)])
+        return imported
 
-    def _traced(self, recipe: Recipe, body: Body, drop_fields: bool) -> TracedFunction:
-        closed = jax.jit(body, keep_unused=True).trace(*recipe.avals).jaxpr
-        fields = recipe.field_of_argument()
-        kept, line = foreign_use(closed, len(fields), self.root)
+    def _together(self, functions: Sequence[TracedFunction]) -> list[ImportedFunction]:
+        return import_together(functions, self.root, self.version)
+
+    def _trace(self, recipe: Recipe, body: Body, diagnostics: bool) -> _Traced:
+        now = Recording(diagnostics)
+        with tracing(now), remembering() as refused:
+            closed = jax.jit(body, keep_unused=True).trace(*recipe.avals).jaxpr
+        self._muted |= now.dropped | {_mark(found): None for found in refused}
+        kept, line = foreign_use(closed, len(recipe.field_of_argument()), self.root)
         if kept:
             raise kept_value_error(line)
+        refuse_uncounted(closed)
+        return _Traced(recipe, closed)
+
+    def _lower(self, traced: _Traced, *, drop_fields: bool = False) -> TracedFunction:
+        recipe, closed = traced.recipe, traced.closed
+        fields = recipe.field_of_argument()
         smaller, used = drop_dead(closed, [not (drop_fields and f) for f in fields])
         kept = compress(recipe.device_of_argument(self.setup.device), used)
         self._read.update(read_inputs(smaller, list(kept)))
@@ -137,6 +225,7 @@ class Tracer:
         there = [i < own or names[0] in live for i, names in enumerate(recipe.arguments)]
         params = list(compress(recipe.params, there))
         arguments = list(compress(recipe.arguments, there))
+        marked = bool(all_marks(smaller))
         return TracedFunction(
             recipe.name,
             self._lowered(recipe.name, smaller),
@@ -149,6 +238,8 @@ class Tracer:
             (*self._fresh(recipe.notes), *self._wrap_notes(closed, fields)),
             recipe.outputs,
             recipe.tree_spec,
+            self.marks if marked else {},
+            recipe.marks_at,
         )
 
     def _lowered(self, name: str, closed: Any) -> Any:
@@ -162,7 +253,10 @@ class Tracer:
         ]
         with every_frame_in_locations():
             traced = jax.jit(function, keep_unused=True).trace(*avals)
-            lowered = traced.lower(lowering_platforms=(self.platform,))
+            lowered = traced.lower(
+                lowering_platforms=(self.platform,),
+                _private_parameters=lowering_with(mark_p, lowering_rule(self._table.key)),
+            )
         return lowered.compiler_ir("stablehlo")
 
     def _wrap_notes(self, closed: Any, fields: Sequence[str | None]) -> list[str]:
@@ -173,3 +267,30 @@ class Tracer:
         fresh = [note for note in dict.fromkeys(notes) if note not in self._said]
         self._said.update(fresh)
         return fresh
+
+
+def _mark(found: Found) -> Mark:
+    return Mark(
+        "",
+        found.kind,
+        found.name,
+        found.meta,
+        found.reduce,
+        found.below,
+        found.above,
+        found.source,
+    )
+
+
+def _other_executions(mark: Mark, here: int, there: int, depth: int) -> ContractError:
+    loops = f" inside {depth} loop{'s' if depth > 1 else ''}" if depth else ""
+    return ContractError(
+        25,
+        f"{mark.kind} {mark.name} is in the objective {_times(here)}{loops}, and in its gradient "
+        f"{_times(there)}",
+        where=mark.source.rpartition(":")[0],
+    )
+
+
+def _times(count: int) -> str:
+    return {0: "nowhere", 1: "once", 2: "twice"}.get(count, f"{count} times")

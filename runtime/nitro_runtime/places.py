@@ -5,7 +5,7 @@ Outside nitroc there is no place, and a mark does nothing but return its value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ def current() -> Place | None:
 
 
 @contextmanager
-def running(place: Place) -> Iterator[Place]:
+def running(place: Place) -> Generator[Place]:
     """Code inside runs in `place`."""
     token = _PLACE.set(place)
     try:
@@ -79,7 +79,7 @@ def running(place: Place) -> Iterator[Place]:
 
 
 @contextmanager
-def outside() -> Iterator[None]:
+def outside() -> Generator[None]:
     """Code inside runs as outside nitroc: a library that only asks a model for its shapes."""
     token = _PLACE.set(None)
     try:
@@ -89,7 +89,7 @@ def outside() -> Iterator[None]:
 
 
 @contextmanager
-def remembering() -> Iterator[list[Found]]:
+def remembering() -> Generator[list[Found]]:
     """Yields the list that takes what places inside drop, for the report."""
     found: list[Found] = []
     token = _REMEMBERED.set(found)
