@@ -427,8 +427,8 @@ declare(
         ),
         9: (
             "a rule reduces a part of a leaf",
-            "A rule knows a parameter as its elements, not by its axes: it reduces all of them, to one "
-            "number, with sum mean max min any all count_nonzero var std and linalg.vector_norm.",
+            "A rule knows a parameter as its elements, not by its axes: it reduces them all to one "
+            "number, by sum mean max min any all count_nonzero var std linalg.vector_norm.",
             "Reduce the whole leaf with those, from xp = nt.namespace(g).",
         ),
         10: (

@@ -13,8 +13,8 @@ from typing import cast
 
 from nitro_dialect.builder import Names, building, emit, emit_scalar
 from nitro_dialect.ir import Mark, Module, Program, Rule, Value
+from nitro_dialect.marks import word_name
 from nitro_dialect.ops import (
-    At,
     FirstNonzero,
     GuardAll,
     OptMarks,
@@ -24,8 +24,8 @@ from nitro_dialect.ops import (
     VecFold,
     VecSum,
 )
-from nitro_dialect.types import F32, I1, I32, I64, TreeType, VecType
-from nitroc.passes.structure import before, before_assign, find, report
+from nitro_dialect.types import F32, I32, I64, TreeType, VecType
+from nitroc.passes.structure import before, before_assign, find, report, selected
 
 Words = dict[str, Value]
 
@@ -72,19 +72,15 @@ def add_marks(
 
 
 def _add(module: Module, program: Program, mark: Mark, vecs: Mapping[str, Value]) -> None:
-    chosen = None
-    if mark.kind == "diagnostic":
-        mask = next((i.value for i in program.inputs if i.role == "mask"), None)
-        if mask is None:
-            return
-        index = [m.key for m in module.marks.values() if m.kind == "diagnostic"].index(mark.key)
-        hint = f"{mark.name}.selected"
-        chosen = emit(At, mask, types=[I1], hints=[hint], attrs={"index": index}).r
+    sampled = any(i.role == "mask" for i in program.inputs)
+    if mark.kind == "diagnostic" and not sampled:
+        return
     words = _values(mark, vecs)
     guard = find(program, GuardAll)
     if guard is not None and "count" in vecs:
+        chosen = selected(module, program, mark.key) if mark.kind == "diagnostic" else None
         counts = _counts(mark, vecs, chosen)
-        guard.operands.setdefault("zero", []).append(counts[f"guard/{mark.key}"])
+        guard.operands.setdefault("zero", []).append(counts[word_name(mark.key, "count")])
         words |= counts
     report(program).update(words)
 
@@ -95,19 +91,14 @@ def _counts(mark: Mark, vecs: Mapping[str, Value], chosen: Value | None) -> Word
     first = emit(FirstNonzero, each, types=[I64], hints=[f"{name}.first"]).r
     there = emit(VecAt, each, first, types=[F32], hints=[f"{name}.there"]).r
     counted = emit_scalar("convert", there, hint=f"{name}.first_count", type=I64)
-    words = {"": total, ":first": first, ":first_count": counted}
-    if "odd" in vecs:
-        words[":odd"] = _odd(vecs["odd"], name)
     if chosen is not None:
-        words = {
-            word: emit_scalar("select", chosen, value, _UNCOUNTED.get(word, 0), hint=value.name)
-            for word, value in words.items()
-        }
-    return {f"guard/{mark.key}{word}": value for word, value in words.items()}
-
-
-_UNCOUNTED = {":first": -1}
-"""What a word says of a diagnostic that is not selected, where it is not 0."""
+        total, first, counted = (
+            emit_scalar("select", chosen, value, none, hint=f"{value.name}.selected")
+            for value, none in ((total, 0), (first, -1), (counted, 0))
+        )
+    word = word_name(mark.key, "count")
+    words = {word: total, f"{word}:first": first, f"{word}:first_count": counted}
+    return words | ({word_name(mark.key, "odd"): _odd(vecs["odd"], name)} if "odd" in vecs else {})
 
 
 def _odd(each: Value, name: str) -> Value:
@@ -127,4 +118,4 @@ def _values(mark: Mark, vecs: Mapping[str, Value]) -> Words:
             made[channel] = emit(VecCount, vec, types=[I64], hints=hint).r
         elif channel in ("max", "min"):
             made[channel] = emit(VecFold, vec, types=[F32], hints=hint, attrs={"how": channel}).r
-    return {f"mark/{mark.key}:{channel}": value for channel, value in made.items()}
+    return {word_name(mark.key, channel): value for channel, value in made.items()}
