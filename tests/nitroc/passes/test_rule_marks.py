@@ -23,7 +23,7 @@ from regression import (
 
 import nitroc as nt
 from nitro_dialect import print_program
-from nitro_dialect.ir import Leaf, Module
+from nitro_dialect.ir import Leaf, Module, Region
 from nitro_dialect.ops import Commit, GuardAll, LeafMap, Map, OptMarks, OptRule
 from nitro_dialect.rewrite import walk
 from nitroc import rules
@@ -61,13 +61,17 @@ def test_the_first_evaluation_is_before_the_decision_the_second_in_the_commit() 
     ops = top(found["commit"])
     assert ops.index("opt.marks") < ops.index("guard.all") < ops.index("commit")
     assert "opt.rule" not in ops
-    (commit,) = [
-        o for o in found["commit"].programs["train_step"].body.ops if isinstance(o, Commit)
-    ]
-    inside = [op.mnemonic for op in commit.body_.ops]
+    inside = [op.mnemonic for op in region(found["commit"]).ops]
     assert inside[:2] == ["opt.rule", "opt.apply"]
-    expanded = found["expand"].programs["train_step"].body.ops
-    assert [op.mnemonic for op in walk(expanded[-3].body or Commit().body_)].count("leaf.map") == 1
+    assert top(found["expand"]).count("leaf.map") == 1
+    assert [op.mnemonic for op in region(found["expand"]).ops].count("leaf.map") == 1
+
+
+def region(stage: Module) -> Region:
+    """The commit's."""
+    ops = stage.programs["train_step"].body.ops
+    (commit,) = [op for op in ops if isinstance(op, Commit)]
+    return commit.body_
 
 
 def test_a_count_that_is_zero_lets_the_step_through() -> None:
