@@ -13,6 +13,7 @@ from typing import Any, cast
 from nitro_runtime.data.schema import Look, Schema, look
 from nitro_runtime.data.source import check_batch
 from nitro_runtime.errors import DataError
+from nitro_runtime.places import Found, remembering
 from nitroc.errors import HookError, OptError
 from nitroc.frontend.batches import (
     BEFORE_OUTPUTS,
@@ -50,6 +51,7 @@ class Setup:
     * `device` leaves in order; `device_fields` rebuilds nested Device values from leaves.
     * `horizon`: optimizer steps of the run, what schedule factories are called with.
     * `groups`: the leaves of params and state, which of them decay, and their first values.
+    * `dropped`: diagnostics of host hooks, which never run.
     """
 
     experiment: Experiment
@@ -70,6 +72,7 @@ class Setup:
     schedules: dict[str, ScheduleEntry]
     horizon: int
     report: BindingReport
+    dropped: tuple[Found, ...] = ()
 
     @property
     def traced_init(self) -> bool:
@@ -92,6 +95,18 @@ def prepare(
     a missing `build_data` is no error. Exceptions of hooks surface as themselves, with a note of
     the hook.
     """
+    with remembering() as dropped:
+        setup = _prepared(experiment, keywords, recorded, need_data, derived)
+    return replace(setup, dropped=tuple(dropped))
+
+
+def _prepared(
+    experiment: Experiment,
+    keywords: Mapping[str, Any],
+    recorded: Mapping[str, Any],
+    need_data: bool,
+    derived: Mapping[str, Any] | None,
+) -> Setup:
     options = resolve(experiment, keywords, recorded)
     experiment = _with_options(experiment, options)
     given = options["data"].value is not None

@@ -68,7 +68,7 @@ class Tracer:
         self._said: set[Wrap | str] = set()
         self._read: set[str] = set(setup.optimizer.device.values())
         self._table = MarkTable()
-        self._muted: dict[Mark, None] = {}
+        self._muted = dict.fromkeys(map(_mark, setup.dropped))
         jax.clear_caches()
 
     @property
@@ -77,7 +77,7 @@ class Tracer:
 
     @property
     def dropped(self) -> dict[str, Mark]:
-        """Diagnostics that no function holds, by keys that no mark has: their hooks never train."""
+        """Diagnostics that no program holds, by keys that no mark has: their hooks never train."""
         found: dict[str, Mark] = {}
         for mark in self._muted:
             if mark not in self._table:
