@@ -95,13 +95,19 @@ def build_files(
     parts = _Parts(setup, target, origin, dict(given or {}))
     lowered = lower(setup, target, widths)
     probe = _probe(parts, lowered)
-    if not probe.independent and not placed.of_forward(lowered.programs.guards):
+    if not probe.independent and not _unfilled(lowered):
         lowered = lower(setup, target, widths, mixed=True)
         probe = replace(probe, goldens={})
     report_programs(setup, target, lowered)
     rows = rows_line(probe.independent, lowered.programs.guards)
     setup.report.add("programs", "rows", rows)
     return Built(_files(parts, lowered, probe), lowered)
+
+
+def _unfilled(lowered: Lowered) -> bool:
+    """Whether marks have given every short batch a forward of its own already."""
+    emitted = lowered.programs.emitted.items()
+    return all(program.report for name, program in emitted if name.startswith("forward."))
 
 
 def rows_line(independent: bool | None, guards: GuardsEntry) -> str:

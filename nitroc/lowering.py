@@ -93,7 +93,7 @@ def pipeline_text(setup: Setup, module: Module) -> str:
     """The passes of the train program that the options, the optimizer and the marks ask for."""
     options = {name: option.value for name, option in setup.options.items()}
     optimizer = setup.optimizer
-    steps = ["diagnose"] if "objective.sampled" in module.functions else []
+    steps = ["diagnose"] if placed.samples(module) else []
     steps += ["differentiate", f"accumulate{{steps={options['accum']}}}"]
     if options["gradient_clip_norm"] > 0:
         steps.append(f"clip{{max={float(options['gradient_clip_norm'])}}}")
@@ -117,7 +117,7 @@ def lower(setup: Setup, target: Target, widths: Sequence[Width], *, mixed: bool 
     functions = _Functions(_module(setup))
     module, imported = functions.module, functions.imported
     if setup.splits and "loss" in setup.routing:
-        for function in (*tracer.objective(), *(getattr(tracer, "sampled", tuple)() or ())):
+        for function in (*tracer.objective(), *(tracer.sampled() or ())):
             functions.add(function)
         programs.train_program(module)
     for width in widths:
@@ -171,11 +171,8 @@ def _evaluation(tracer: Tracer, functions: _Functions, item: Width, mixed: bool)
 
 def _marks(tracer: Tracer, rule: Rule) -> dict[str, Mark]:
     """All marks: those of traced hooks, the optimizer's, and those that never run."""
-    found = [
-        *getattr(tracer, "marks", {}).values(),
-        *map(placed.of_group, getattr(rule, "marks", ())),
-        *getattr(tracer, "dropped", {}).values(),
-    ]
+    of_rule = map(placed.of_group, rule.marks)
+    found = (*tracer.marks.values(), *of_rule, *tracer.dropped.values())
     return {mark.key: mark for mark in found}
 
 

@@ -62,6 +62,12 @@ def of_group(mark: Mark, group: str = "default") -> Mark:
     return replace(mark, meta=tuple(sorted((*mark.meta, ("group", group)))))
 
 
+def samples(module: Module) -> bool:
+    """Whether training holds a diagnostic: in a hook, or in a rule."""
+    in_rule = any(m.kind == "diagnostic" and _in_rule(m) for m in module.marks.values())
+    return "objective.sampled" in module.functions or ("objective" in module.functions and in_rule)
+
+
 def counts(module: Module) -> bool:
     """Whether something that the train step runs may count: a guard or a bound."""
     trained = [f for n, f in module.functions.items() if n.partition(".")[0] == "objective"]

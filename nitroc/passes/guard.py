@@ -50,8 +50,10 @@ class Guard:
 
     def __call__(self, module: Module) -> Module:
         module = clone(module)
-        for program in train_programs(module):
-            if self.finite or _counted(module, program) or _rule_counts(module, program):
+        programs = train_programs(module)
+        # one state for all: a step that counts nothing keeps what another has set
+        if self.finite or any(_counts(module, program) for program in programs):
+            for program in programs:
                 _guard(module, program, self.finite)
         return module
 
@@ -79,6 +81,10 @@ def _guard(module: Module, program: Program, finite: bool) -> None:
             words["first_bad"] = emit(FirstNonfinite, squares, types=[I64], hints=["first_bad"]).r
         words["halted"] = stopped
     add_target(program, halted, stopped)
+
+
+def _counts(module: Module, program: Program) -> bool:
+    return bool(_counted(module, program)) or _rule_counts(module, program)
 
 
 def _counted(module: Module, program: Program) -> list[Value | Literal]:
