@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Outcome, first_slots, run_program
 from regression import (
+    DIAGNOSTICS,
     INPUTS,
     ROWS,
     TARGETS,
@@ -21,6 +22,7 @@ from regression import (
     first_params,
     first_state,
     gradient,
+    mark_values,
     module,
 )
 
@@ -41,10 +43,11 @@ CHOICES = st.builds(
     master=st.booleans(),
     stateful=st.booleans(),
     metrics=st.booleans(),
+    marks=st.booleans(),
 )
 
 
-def imported(config: Settings) -> Imported:
+def imported(config: Settings, sampled: bool = False) -> Imported:
     """`regression.gradient` in jax."""
 
     def call(bias: Any, kernel: Any, *rest: Any) -> Any:
@@ -54,43 +57,52 @@ def imported(config: Settings) -> Imported:
         scaled = m[:, None] * error
         sums = [0.5 * (scaled * error).sum(), m.sum()]
         sums += [jnp.abs(scaled).sum(), m.sum()] if config.metrics else []
+        sums += mark_values(jnp, x, sampled).values() if config.marks else []
         state = [0.5 * old + 0.5 * x.mean() for old in mean]
         return *sums, scaled.sum(0).astype(bias.dtype), x.T @ scaled, *state
 
     state = [array((), f32)] if config.stateful else []
-    found = import_function(
-        "objective.grad",
-        call,
-        array((TARGETS,), {"f32": f32, "bf16": jnp.bfloat16}[config.bias]),
-        array((INPUTS, TARGETS), f32),
-        *state,
-        *(array((), f32), array((2,), jnp.uint32), array((2,), jnp.uint32), array((), jnp.int32)),
-        *(array((ROWS,), f32), array((ROWS, INPUTS), f32), array((ROWS, TARGETS), f32)),
-    )
-    return Imported("0b", found.artifact)
+    with jax.enable_x64(config.marks):  # counts are i64
+        found = import_function(
+            "objective.sampled.grad" if sampled else "objective.grad",
+            call,
+            array((TARGETS,), {"f32": f32, "bf16": jnp.bfloat16}[config.bias]),
+            array((INPUTS, TARGETS), f32),
+            *state,
+            *(array((), f32), array((2,), jnp.uint32), array((2,), jnp.uint32)),
+            array((), jnp.int32),
+            *(array((ROWS,), f32), array((ROWS, INPUTS), f32), array((ROWS, TARGETS), f32)),
+        )
+    return Imported("1b" if sampled else "0b", found.artifact)
 
 
-def emitted(config: Settings, mode: str) -> Case:
+def emitted(config: Settings, mode: str, sampled: bool = False) -> Case:
     done = pipeline.run(module(config), config.pipeline, roundtrip=True)
-    return emit_case(done, [imported(config)], mode=mode)
+    program = "train_step_sampled" if sampled else "train_step"
+    return emit_case(done, [imported(config, sampled)], mode=mode, program=program)
 
 
 def start(config: Settings, case: Case, rng: np.random.Generator) -> dict[str, Any]:
     params = first_params(config, rng)
     return {
-        **first_slots(case.module, "train_step", params),
+        **first_slots(case.module, case.emitted.name, params),
         **{k: np.float32(v) for k, v in config.scalars.items()},
         **batch(config, rng),
         "p": params,
         "s": first_state(config),
         "seed": np.array([0, 7], np.uint32),
+        "mask": np.zeros(DIAGNOSTICS, np.bool_),
     }
 
 
 def meaning(config: Settings, case: Case, values: dict[str, Any]) -> Outcome:
-    functions = {"objective.grad": gradient(config)}
-    wanted = [i.value.name for i in case.module.programs["train_step"].inputs]
-    return run_program(case.module, "train_step", {k: values[k] for k in wanted}, functions)
+    functions = {
+        "objective.grad": gradient(config),
+        "objective.sampled.grad": gradient(config, sampled=True),
+    }
+    name = case.emitted.name
+    wanted = [i.value.name for i in case.module.programs[name].inputs]
+    return run_program(case.module, name, {k: values[k] for k in wanted}, functions)
 
 
 def check(made: dict[str, Any], wanted: Outcome, rtol: float) -> None:
@@ -145,3 +157,54 @@ def test_a_step_that_is_not_finite_is_refused_with_its_leaf() -> None:
     assert_same(made["p"], values["p"])
     assert_same(made["mu"], values["mu"])
     assert made["t"] == 0
+
+
+@pytest.mark.parametrize("accum", [1, 3])
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("selected", [(), (0,), (2,), (0, 1, 2)])
+def test_D09_the_sampled_step_is_what_its_ops_mean(
+    selected: tuple[int, ...], guard: bool, accum: int
+) -> None:
+    config = Settings(accum=accum, clip=0.05, guard=guard, rule=rules.Adam, marks=True)
+    case = emitted(config, "auto", sampled=True)
+    values = start(config, case, np.random.default_rng(3))
+    values["x"] *= 0.3
+    values["x"][-1, 0, 0], values["x"][0, 1, 1] = 0.7, -0.9
+    values["mask"][list(selected)] = True
+    wanted = meaning(config, case, values)
+    assert wanted.report["committed"] == (not {0, 2} & {*selected})
+    for made in (case.run(values), case.interpret(values)):
+        check(made, wanted, 2e-5)
+
+
+def test_a_nan_is_never_lost_in_an_extreme() -> None:
+    config = Settings(accum=3, guard=False, marks=True)
+    case = emitted(config, "auto", sampled=True)
+    for k in range(3):
+        values = start(config, case, np.random.default_rng(3))
+        values["x"][k, 0, 0] = np.nan
+        for made in (case.run(values), case.interpret(values)):
+            assert np.isnan(made["report"]["mark/peak:max"]), k
+            assert np.isnan(made["report"]["mark/low:min"]), k
+            assert made["report"]["guard/x"] == 1
+            assert not made["report"]["committed"]
+            assert made["halted"]
+
+
+def test_the_sampled_step_takes_a_mask_and_no_number_of_steps() -> None:
+    config = Settings(accum=2, marks=True)
+    plain, sampled = (emitted(config, "auto", s).emitted for s in (False, True))
+    assert [(a.name, a.role, a.dtype, a.shape) for a in sampled.args[-1:]] == [
+        ("mask", "mask", "i1", (DIAGNOSTICS,))
+    ]
+    assert [a for a in plain.args if a.role != "steps"] == list(sampled.args[:-1])
+    assert plain.args[-1].role == "steps"
+    assert [r for r in plain.results if r.role != "report"] == list(sampled.results[:-1])
+    assert sampled.scalars == plain.scalars
+    assert sampled.donate == plain.donate
+    words = {w.name: (w.dtype, w.words) for w in sampled.report}
+    assert words["guard/big{at=1.5,layer=0}"] == ("i64", 2)
+    assert words["guard/big{at=1.5,layer=0}:odd"] == ("i32", 1)
+    assert words["mark/peak:max"] == words["mark/size:sum"] == ("f32", 1)
+    assert words["mark/size:n"] == ("i64", 2)
+    assert sampled.results[-1].shape == (1, sum(w.words for w in sampled.report))

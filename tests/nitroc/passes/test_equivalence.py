@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ CHOICES = st.builds(
     master=st.booleans(),
     stateful=st.booleans(),
     metrics=st.booleans(),
+    marks=st.booleans(),
 )
 
 
@@ -53,6 +55,7 @@ def test_every_stage_computes_the_same_step(config: Settings, seed: int) -> None
     rng = np.random.default_rng(seed)
     found = stages(config)
     params, state, rows = first_params(config, rng), first_state(config), batch(config, rng)
+    rows["x"] *= 0.2  # no mark counts: stages before commit take every step
     done: Outcome | None = None
     for name in list(found)[list(found).index("accumulate") :]:
         stage = found[name]
@@ -66,7 +69,7 @@ def test_every_stage_computes_the_same_step(config: Settings, seed: int) -> None
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(CHOICES, st.integers(0, 2**16))
+@given(CHOICES.map(lambda config: replace(config, marks=False)), st.integers(0, 2**16))
 def test_three_steps_are_those_of_the_definitions(config: Settings, seed: int) -> None:
     """In f64, but for the parameters that are narrower."""
     rng = np.random.default_rng(seed)
