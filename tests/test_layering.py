@@ -50,7 +50,7 @@ def test_jax_is_imported_by_the_front_end_and_the_runtime_seam_only():
 
 def test_libraries_of_models_are_imported_by_their_adapters_only():
     expected = {"nitroc/nn/linen_model.py", "nitroc/nn/nnx_model.py", "nitroc/nn/equinox_model.py"}
-    assert sites("flax", "equinox", "haiku", "optax") == expected
+    assert sites("flax", "equinox") == expected
 
 
 def test_no_pickle_anywhere():

@@ -76,7 +76,7 @@ class CharLM(nt.Experiment):
     layers: nt.GraphConst[int] = 2
     context: nt.GraphConst[int] = 64
     "Bytes the model sees at once."
-    size: int = 1_000_000
+    size: int = 500_000
     "Bytes of source read; the last tenth is val."
     batch_size: int = 32
     max_epochs: int = 2
@@ -86,8 +86,8 @@ class CharLM(nt.Experiment):
 
     @classmethod
     def presets(cls):
-        small = {"width": 16, "heads": 2, "context": 16, "size": 20_000, "max_epochs": 1}
-        return {"small": small}
+        small = {"width": 32, "heads": 2, "context": 16, "size": 40_000, "max_epochs": 2}
+        return {"small": small | {"learning_rate": 1e-2}}
 
     def build_data(self):
         text = np.frombuffer(sources(self.size), np.uint8).astype(np.int32)
@@ -117,6 +117,9 @@ class CharLM(nt.Experiment):
         loss = -picked.mean()
         nt.metric("bits_per_byte", loss / np.log(2), below=20.0)
         return loss
+
+    def optimizer(self, group):
+        return nt.rules.Adam
 
     def metrics(self, outputs, *, target):
         return {"accuracy": (np.sum(outputs.argmax(-1) == target), target.size)}
