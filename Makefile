@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := build/demo
 
-.PHONY: demo test lint pytest bench clean
+.PHONY: demo test lint pytest bench docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,9 @@ pytest: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.installed
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -19,7 +18,6 @@ from nitroc.errors import CODES
 
 CODE = re.compile(r"E-[A-Z]+-\d{3}")
 START = "`Base` is a complete experiment and `bundle/` its bundle: nitroc/pages/index.md"
-_FENCE = re.compile(r"```(\w*)(?: title=\"([^\"]+)\")?")
 
 
 def codes() -> Mapping[str, CodeInfo | IrCodeInfo]:
@@ -30,39 +28,6 @@ def codes() -> Mapping[str, CodeInfo | IrCodeInfo]:
 def area(code: str) -> str:
     """`FIELD` of `E-FIELD-001`."""
     return code.split("-")[1]
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, title (or ""), text, and the line (from 0) the text begins."""
-
-    language: str
-    title: str
-    text: str
-    line: int
-
-
-def blocks(markdown: str) -> list[Block]:
-    """The fenced blocks of a page. ValueError when a fence is malformed or not closed."""
-    found: list[Block] = []
-    opened: tuple[int, re.Match[str]] | None = None
-    lines = markdown.splitlines()
-    for number, line in enumerate(lines):
-        if not line.startswith("```"):
-            continue
-        if opened is None:
-            fence = _FENCE.fullmatch(line)
-            if fence is None:
-                raise ValueError(f"line {number + 1}: a fence that can't be read: {line}")
-            opened = number, fence
-            continue
-        start, fence = opened
-        text = "".join(f"{each}\n" for each in lines[start + 1 : number])
-        found.append(Block(fence[1], fence[2] or "", text, start + 1))
-        opened = None
-    if opened is not None:
-        raise ValueError(f"line {opened[0] + 1}: a fence that is not closed")
-    return found
 
 
 def sections(markdown: str) -> dict[str, str]:

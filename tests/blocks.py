@@ -15,6 +15,7 @@ import contextlib
 import doctest
 import io
 import linecache
+import os
 import re
 import shlex
 import subprocess
@@ -22,6 +23,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,42 @@ from command_line import command
 
 from nitro_dialect import DialectError, parse, verify
 from nitro_runtime.errors import NitroError
-from nitroc.error_pages import CODE, Block
+from nitroc.error_pages import CODE
+
+FENCE = re.compile(r"```(\w*)(?: title=\"([^\"]+)\")?")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, title (or ""), text, and the line (from 0) the text begins."""
+
+    language: str
+    title: str
+    text: str
+    line: int
+
+
+def blocks(markdown: str) -> list[Block]:
+    """The fenced blocks of a page. ValueError when a fence is malformed or not closed."""
+    found: list[Block] = []
+    opened: tuple[int, re.Match[str]] | None = None
+    lines = markdown.splitlines()
+    for number, line in enumerate(lines):
+        if not line.startswith("```"):
+            continue
+        if opened is None:
+            fence = FENCE.fullmatch(line)
+            if fence is None:
+                raise ValueError(f"line {number + 1}: a fence that can't be read: {line}")
+            opened = number, fence
+            continue
+        start, fence = opened
+        text = "".join(f"{each}\n" for each in lines[start + 1 : number])
+        found.append(Block(fence[1], fence[2] or "", text, start + 1))
+        opened = None
+    if opened is not None:
+        raise ValueError(f"line {opened[0] + 1}: a fence that is not closed")
+    return found
 
 
 @dataclass(frozen=True)
@@ -57,7 +94,7 @@ def run(
     module = types.ModuleType(source.stem)
     module.__file__ = str(source)
     vars(module).update(names or {})
-    for block, after in zip(found, [*found[1:], None], strict=True):
+    for block, after in zip_longest(found, found[1:]):
         shown = after.text if after is not None and after.language == "text" else None
         if block.language == "console":
             yield from _commands(block)
@@ -103,8 +140,16 @@ def _commands(block: Block) -> Iterator[Outcome]:
             result = command(*words[1:])
             status, printed = result.status, result.out + result.err
         else:
-            done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                line, shell=True, env=_environment(), capture_output=True, text=True, check=False
+            )
             status, printed = done.returncode, done.stdout + done.stderr
         assert expected or status == 0, printed
         shown = expected or None
         yield Outcome(block, shown, printed.replace(f"{Path.cwd()}/", ""))
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with its own `python` and `nitroc` found first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, "PATH": path}
