@@ -22,7 +22,7 @@ from nitro_dialect.namespace import NAMESPACE as XP
 from nitro_dialect.ops import RuleMark
 from nitro_dialect.types import F32, I1, same
 from nitro_runtime.marks import series_name
-from nitroc.errors import ContractError
+from nitroc.errors import ContractError, OptError
 
 MOST = 2.0**53
 """The largest count of one parameter; larger ones are this one, so that an i64 holds their sum."""
@@ -91,11 +91,16 @@ def record(mark: Mark, value: Value | float) -> None:
 
     Fractions of a count are rounded up; one that is negative, infinite or NaN is 1, and `odd` says
     so. E-CONTRACT-020 for a bool as a count and for what differs from element to element of a leaf,
-    -024 for a name that has another meaning already. LookupError outside a rule.
+    -024 for a name that has another meaning already, E-OPT-008 for a value kept from a rule.
     """
     calls = _CALLS.get()
     if calls is None:
-        raise LookupError(f"{mark.kind} {mark.name} has a value of a rule, outside that rule")
+        raise OptError(
+            8,
+            f"{mark.kind} {mark.name} is given a value of a rule that has ended",
+            where=_line(mark),
+            help="call it in the rule's function, which its values do not outlive",
+        )
     calls.add(mark, value)
 
 
