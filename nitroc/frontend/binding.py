@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nitro_runtime.data.schema import Schema
@@ -14,6 +14,7 @@ from nitroc.frontend.metadata import FieldMetadata, short_value
 from nitroc.frontend.options import DEFAULT_OBJECTS, OPTIONS, UNSET, default_run_dir
 from nitroc.frontend.routing import Route
 from nitroc.frontend.values import NotContent, content_key
+from nitroc.rules import Rule
 
 if TYPE_CHECKING:
     from nitroc.frontend.setup import Setup
@@ -93,6 +94,17 @@ def _optimizer(setup: Setup) -> None:
         report.add("optimizer", "weight_decay", "0, no decay stage", "default")
     for name, value in optimizer.rule.structure.items():
         report.add("optimizer", name, repr(value), "structure")
+    for name, cost in _costs(optimizer.rule):
+        report.add("optimizer", name, cost)
+
+
+def _costs(rule: Rule) -> Iterator[tuple[str, str]]:
+    if rule.leafwise:
+        yield "updates", "applied leaf by leaf: the rule reduces over a parameter or holds marks"
+    if rule.marks:
+        sampled = all(mark.kind == "diagnostic" for mark in rule.marks)
+        when = "in sampled steps" if sampled else "in every step"
+        yield "marks", f"the rule is evaluated twice {when}: they are read before the commit"
 
 
 def _step(setup: Setup) -> None:

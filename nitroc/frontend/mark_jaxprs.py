@@ -56,6 +56,11 @@ def without_marks(closed: ClosedJaxpr, scope: str) -> ClosedJaxpr:
     return ClosedJaxpr(_with_equations(jaxpr, equations), closed.consts)
 
 
+def unmarked(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """`closed` without any mark."""
+    return ClosedJaxpr(_stripped(closed.jaxpr), closed.consts)
+
+
 def _marks(jaxpr: Any) -> Iterator[Mark]:
     for equation in jaxpr.eqns:
         if equation.primitive is mark_p:

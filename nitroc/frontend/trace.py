@@ -22,7 +22,7 @@ from nitroc.frontend.jax_internals import (
     lowering_with,
 )
 from nitroc.frontend.jaxprs import Wrap, foreign_use, read_inputs, wraps
-from nitroc.frontend.mark_jaxprs import all_marks, refuse_uncounted, without_marks
+from nitroc.frontend.mark_jaxprs import all_marks, refuse_uncounted, unmarked, without_marks
 from nitroc.frontend.mark_lowering import lowering_rule
 from nitroc.frontend.mark_primitive import mark_p
 from nitroc.frontend.mark_table import MarkTable, free_key
@@ -217,7 +217,8 @@ class Tracer:
     def _lower(self, traced: _Traced, *, drop_fields: bool = False) -> TracedFunction:
         recipe, closed = traced.recipe, traced.closed
         fields = recipe.field_of_argument()
-        smaller, used = drop_dead(closed, [not (drop_fields and f) for f in fields])
+        needed = [not (drop_fields and f) for f in fields]
+        smaller, used = drop_dead(closed, needed)
         kept = compress(recipe.device_of_argument(self.setup.device), used)
         self._read.update(read_inputs(smaller, list(kept)))
         live = {name for name, read in zip(fields, used, strict=True) if name and read}
@@ -226,6 +227,9 @@ class Tracer:
         params = list(compress(recipe.params, there))
         arguments = list(compress(recipe.arguments, there))
         marked = bool(all_marks(smaller))
+        if marked:
+            _, read = drop_dead(unmarked(closed), needed)
+            recipe.notes += _kept_for_marks(recipe.name, fields, used, read)
         return TracedFunction(
             recipe.name,
             self._lowered(recipe.name, smaller),
@@ -267,6 +271,17 @@ class Tracer:
         fresh = [note for note in dict.fromkeys(notes) if note not in self._said]
         self._said.update(fresh)
         return fresh
+
+
+def _kept_for_marks(
+    function: str, fields: Sequence[str | None], used: Sequence[bool], read: Sequence[bool]
+) -> list[str]:
+    """A note for each field that is `used`, and would not be `read` without the marks."""
+    role = function.partition(".")[0]
+    needs = ": predictions need it too" if role == "forward" else ""
+    rows = zip(fields, used, read, strict=True)
+    names = [name for name, here, without in rows if name and here and not without]
+    return [f"{role} takes the field {name} only because a mark reads it{needs}" for name in names]
 
 
 def _mark(found: Found) -> Mark:

@@ -1,4 +1,4 @@
-"""Marks from the experiment to the bundle: programs, manifest, dumps, reports, widths, recordings."""
+"""Marks from the experiment to the bundle: programs, manifest, dumps, reports, widths."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import nitroc as nt
 from nitro_dialect import parse
 from nitro_runtime.bundle import Bundle, verify
 from nitroc.emit.program import program_text
+from nitroc.frontend.setup import prepare
 
 
 class Watched(Linear):
@@ -75,9 +76,9 @@ def test_marks_are_placed_where_they_run_in_the_order_of_the_source(built: Path)
         "labels": set(REDUCES),
         "never": set(),
     }
-    assert [k for k in placed if k not in ("labels", "never")] == [
-        "inputs", LARGE, "error", "target", "half/largest", "outputs/mean"
-    ] or list(placed)[:2] == ["inputs", LARGE]  # fmt: skip
+    assert list(placed) == [
+        "inputs", LARGE, "half/largest", "error", "outputs/mean", "target", "labels", "never"
+    ]  # fmt: skip
     entry = placed[LARGE]
     assert (entry.kind, entry.name) == ("guard", "outputs/large")
     assert entry.metadata == {"kind": "head", "layer": 3}
@@ -141,7 +142,11 @@ def test_any_dump_goes_on_to_the_same_marks(
 def test_recordings_hold_the_counts(built: Path) -> None:
     entry = Bundle.open(built / "bundle").manifest.programs["forward.b2"]
     assert entry.golden is not None
-    assert {word.name for word in entry.report} == {f"guard/{LARGE}", f"guard/{LARGE}:odd", "guard/inputs"}
+    assert {word.name for word in entry.report} == {
+        f"guard/{LARGE}",
+        f"guard/{LARGE}:odd",
+        "guard/inputs",
+    }
     lines = verify(built / "bundle", run=True)
     for name in FORWARDS:
         assert any(f"{name}: compiles, agrees with its recording" in line for line in lines)
@@ -202,10 +207,10 @@ class Exp(nt.Experiment):
 def test_the_binding_report_of_an_experiment_has_the_same_rows(tmp_path: Path) -> None:
     path = tmp_path / "exp.py"
     path.write_text(SOURCE)
-    found = explained(nt.explain(str(path)))
-    assert found["bad{layer=1}"] == (
-        "guard, in train_step, forward.b2, forward.b4 (exp.py:14:9)"
-    )
+    text = nt.explain(str(path))
+    assert "forward takes the field unused only because a mark reads it" in text
+    found = explained(text)
+    assert found["bad{layer=1}"] == ("guard, in train_step, forward.b2, forward.b4 (exp.py:14:9)")
     assert found["short"] == (
         "batches not filled in a pass: a filled row would count in bad{layer=1}"
     )
@@ -288,15 +293,63 @@ def test_D06_passes_for_marks_are_there_when_marks_are(tmp_path: Path) -> None:
     assert "diagnose" not in pipeline_of(Guarded(), tmp_path)
 
 
+@nt.rule()
+def watched(g: Any) -> Any:
+    xp = nt.namespace(g)
+    nt.guard("update/large", nt.count_where(abs(g) > 1e6), layer=1)
+    nt.metric("update/mean", xp.mean(g))
+    return g
+
+
+@nt.rule()
+def diagnosed(g: Any) -> Any:
+    nt.diagnostic("update/largest", nt.namespace(g).max(g), reduce="max", below=1e6)
+    return g
+
+
+class ByRule(Linear):
+    rule: str = ""
+
+    def optimizer(self, group: str) -> Any:
+        return {"watched": watched, "diagnosed": diagnosed}[self.rule]
+
+
+def test_marks_of_a_rule_are_those_of_a_group(tmp_path: Path) -> None:
+    path = nt.build(ByRule(rule="watched"), tmp_path / "bundle", guard_finite=False)
+    manifest = Bundle.open(path).manifest
+    assert "diagnose" not in manifest.pipeline
+    assert "guard{finite=false,policy=stop}" in manifest.pipeline
+    large, mean = manifest.guards.placed.values()
+    assert large.metadata == {"group": "default", "layer": 1}
+    assert large.programs == mean.programs == ("train_step",)
+    key = "update/large{group=default,layer=1}"
+    entry = next(e for e in manifest.report if e.name == f"guard/{key}:first")
+    assert (entry.kind, entry.source) == ("guard", large.source)
+    report = prepare(ByRule(rule="watched"), {}, {}).report.text()
+    assert "evaluated twice in every step" in report
+    assert "applied leaf by leaf" in report
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_diagnostics_of_a_rule_alone_are_sampled_too(tmp_path: Path, finite: bool) -> None:
+    path = nt.build(ByRule(rule="diagnosed"), tmp_path / "bundle", guard_finite=finite)
+    manifest = Bundle.open(path).manifest
+    (entry,) = manifest.guards.placed.values()
+    assert entry.programs == ("train_step_sampled",)
+    words = {word.name for word in manifest.programs["train_step_sampled"].report}
+    assert "guard/update/largest{group=default}" in words
+    options: dict[str, Any] = {"diagnostics": ("update/*",), "sample_every": 2}
+    assert trained(ByRule(rule="diagnosed"), tmp_path / "run", **options).step == 4
+
+
 def test_a_guard_alone_stops_a_step(tmp_path: Path) -> None:
     """With the finite guard off, the step is still committed by the count."""
     nitro = trained(Guarded(), tmp_path / "run", guard_finite=False, max_epochs=1)
     assert nitro.step == 4
-    module = parse(
-        Bundle.open(nt.build(Guarded(), tmp_path / "b", guard_finite=False)).read("ir/import.nir").decode()
-    )
+    bundle = Bundle.open(nt.build(Guarded(), tmp_path / "bundle", guard_finite=False))
+    module = parse(bundle.read("ir/import.nir").decode())
     assert list(module.marks) == ["rows"]
-    assert module.marks["rows"].source.endswith(":5") or module.marks["rows"].source
+    assert module.marks["rows"].source == bundle.manifest.guards.placed["rows"].source
 
 
 def test_a_mark_is_part_of_the_programs_it_runs_in(tmp_path: Path) -> None:
