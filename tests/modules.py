@@ -32,10 +32,14 @@ from nitro_dialect.ops import (
     ClipByNorm,
     Commit,
     FoldLeaf,
+    LeafFold,
+    LeafMap,
+    LeafSize,
     Map,
     Norm,
     Output,
     Report,
+    RuleMark,
     Yield,
 )
 from nitro_dialect.types import (
@@ -104,12 +108,16 @@ def groups(draw: Draw, name: str, role: str) -> Group:
 
 
 @st.composite
-def rules(draw: Draw, name: str) -> Rule:
+def rules(draw: Draw, name: str, marks: list[str]) -> Rule:
     elements, scalars = ("g", "mu"), tuple(draw(unique(st.sampled_from(("t", "b1", "eps.x")))))
     region = Region([Value(F32, n) for n in (*elements, *scalars)])
     names = Names([p.name for p in region.params])
     with building(region, names):
         made = arithmetic(draw, region.params)
+        of_leaf = leaf_math(draw, made[-1])
+        for key in draw(st.lists(st.sampled_from(marks), max_size=2)) if marks else ():
+            channel = {"channel": draw(st.sampled_from(tuple(CHANNELS))), "key": key}
+            emit(RuleMark, draw(st.one_of(st.just(of_leaf), st.floats())), attrs=channel)
         emit(Yield, made[-1], draw(st.floats()))
     structure = draw(
         st.dictionaries(
@@ -118,6 +126,14 @@ def rules(draw: Draw, name: str) -> Rule:
     )
     start = draw(st.one_of(st.just("zeros"), st.floats()))
     return Rule(name, elements, scalars, (("mu", start),), structure, region)
+
+
+def leaf_math(draw: Draw, value: Value) -> Value:
+    """One f32 of the leaf at hand."""
+    how = draw(st.sampled_from(("sum", "max", "min", "size")))
+    if how == "size":
+        return emit(LeafSize, types=[F32], hints=["size"]).r
+    return emit(LeafFold, value, types=[F32], hints=[how], attrs={"how": how}).r
 
 
 def arithmetic(draw: Draw, given: list[Value]) -> list[Value]:
@@ -189,6 +205,12 @@ def _body(draw: Draw, program: Program, module: Module, names: Names) -> None:
             emit(Yield, scaled.params[0] * draw(st.sampled_from(values)))
         as_f32 = [TreeType("default", "f32")]
         f32 = emit(Map, p, types=as_f32, hints=["u"], body=scaled, attrs={"where": where})
+        by_leaf = Region([Value(F32, names.fresh("e", "in"))])
+        with building(by_leaf, names):
+            word = leaf_math(draw, by_leaf.params[0])
+            emit(Yield, by_leaf.params[0] + draw(st.sampled_from(values)), word)
+        kinds = [*as_f32, VecType("default")]
+        emit(LeafMap, p, types=kinds, hints=["v", "v.word"], body=by_leaf)
         limit = {"max": draw(st.floats(1e-30, 1e30))}
         emit(ClipByNorm, f32.results[0], norm.r, types=as_f32, hints=["u.clip"], attrs=limit)
         emit(Yield, p)
@@ -215,7 +237,7 @@ def modules(draw: Draw) -> Module:
     for name in draw(unique(NAMES, 2)):
         module.functions[name] = draw(functions(name, module))
     for name in draw(unique(NAMES, 1)):
-        module.rules[name] = draw(rules(name))
+        module.rules[name] = draw(rules(name, list(module.marks)))
     for name in draw(unique(NAMES, 2)):
         module.programs[name] = draw(programs(name, module))
     return module
