@@ -93,14 +93,14 @@ class CharLM(nt.Experiment):
         text = np.frombuffer(sources(self.size), np.uint8).astype(np.int32)
         windows = np.lib.stride_tricks.sliding_window_view(text, self.context + 1)[:: self.context]
         batches = len(windows) // self.batch_size
-        cut = batches * 9 // 10 * self.batch_size
+        cut, end = batches * 9 // 10 * self.batch_size, batches * self.batch_size
         return {
             name: nt.data.arrays(
                 {"text": rows[:, :-1], "target": rows[:, 1:]},
                 self.batch_size,
                 shuffle=name == "train",
             )
-            for name, rows in {"train": windows[:cut], "val": windows[cut:]}.items()
+            for name, rows in {"train": windows[:cut], "val": windows[cut:end]}.items()
         }
 
     def build_model(self, key):

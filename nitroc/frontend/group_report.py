@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nitro_dialect.folding import fold
 from nitro_dialect.ir import Leaf
 from nitro_dialect.types import NARROW
+from nitroc.nn import EquinoxModel, LinenModel, NnxModel
 
 if TYPE_CHECKING:
     from nitroc.frontend.setup import Setup
@@ -20,7 +21,10 @@ NO_DECAY = "none, there is no decay stage"
 
 
 def report_groups(setup: Setup) -> None:
-    """Adds a section `groups`: counts, rule, decayed, exempt and frozen leaves, slots, masters."""
+    """Adds a section `groups`: counts, rule, decayed, exempt and frozen leaves, slots, masters.
+
+    The model of a library is a row too: it says how its module is told whether it trains.
+    """
     optimizer, group = setup.optimizer, setup.groups.params
 
     def add(part: str, value: str, source: str = "") -> None:
@@ -39,6 +43,8 @@ def report_groups(setup: Setup) -> None:
     add(".slots", ", ".join(optimizer.rule.slots) or "none", "f32")
     add(".masters", _masters(setup, group.leaves))
     setup.report.add("groups", setup.groups.state.name, _count(setup.groups.state.leaves))
+    if isinstance(setup.model, LinenModel | NnxModel | EquinoxModel):
+        setup.report.add("groups", "model", repr(setup.model))
     for note in setup.groups.notes:
         setup.report.add("groups", "note", note)
 

@@ -84,6 +84,8 @@ class HookCalls:
         where = self._line(problem) or self._where_or_name(hook)
         if isinstance(problem, jax.errors.UnexpectedTracerError):
             return kept_value_error(where)
+        if type(problem).__name__ == "TraceContextError":
+            return _changed_outside(problem, hook, where)
         if _needs_a_number(problem):
             return self._not_a_number(problem, hook, where)
         return HookError(
@@ -169,6 +171,17 @@ def kept_value_error(where: str | None) -> ContractError:
         where=where,
         help="a hook kept it, on the model, in a global or in a container: return it through "
         "outputs or state instead",
+    )
+
+
+def _changed_outside(problem: Exception, hook: str, where: str) -> ContractError:
+    """For nnx, which refuses to leave a traced value in a module that was made before the trace."""
+    return ContractError(
+        4,
+        f"`{hook}` would keep a traced value in a module made outside its trace: "
+        f"{first_line(problem)}",
+        where=where,
+        help="return nt.nn.nnx(module) from build_model, and call model.apply(params, state, ...)",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,9 @@ def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield
 
 
-def lines(kind: str, run: str) -> list[dict[str, object]]:
-    text = Path("runs", run, "metrics.jsonl").read_text()
-    return [line for line in map(json.loads, text.splitlines()) if line["type"] == kind]
+def train_lines(run: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, Path("runs", run, "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["type"] == "metrics" and line["context"] == "train"]
 
 
 def test_digits_cnn_reads_digits_it_has_not_seen() -> None:
@@ -46,7 +47,15 @@ def test_char_lm_learns_and_continues_a_text() -> None:
     chosen = ("--checkpoint", "runs/CharLM")
     found = json.loads(succeed("evaluate", "bundle", *chosen, "--split", "val", "--json").out)
     assert found["val_loss"] < 3.5 < np.log(256)
-    assert found["accuracy"] > 0.15
+    assert found["accuracy"] > 0.3
+    np.testing.assert_allclose(found["bits_per_byte"], found["val_loss"] / np.log(2), rtol=1e-5)
+
+    lines = train_lines("CharLM")
+    assert {line["guard/bits_per_byte"] for line in lines} == {0}
+    for line in lines:
+        series = [(row["name"], row["meta"]["layer"]) for row in line["series"]]
+        assert series.count(("guard/attention/scores", 1)) == 1
+        assert series.count(("attention/entropy", 1)) == (line["step"] % 50 == 0)
 
     np.savez("x.npz", text=np.frombuffer(b"def f(self, x):\n", np.uint8)[None].astype(np.int32))
     succeed("predict", "bundle", *chosen, "--input", "x.npz", "-o", "y.npz")

@@ -41,3 +41,13 @@ def test_every_command_of_the_readme_exists():
     named = set(re.findall(r"(?:^|`|\$ )nitroc ([a-z]+) ", README, re.M))
     assert named
     assert named <= set(COMMANDS)
+
+
+def test_every_example_is_named_and_runs_as_its_own_readme_says():
+    examples = Path(__file__).parents[2] / "examples"
+    folders = {path.name for path in examples.iterdir() if (path / "exp.py").is_file()}
+    assert set(re.findall(r"`examples/(\w+)`", README)) == folders
+    for name in folders:
+        text = (examples / name / "README.md").read_text()
+        assert f"nitroc build examples/{name}/exp.py -o bundle/" in text
+        assert set(re.findall(r"^nitroc ([a-z]+) ", text, re.M)) <= set(COMMANDS)

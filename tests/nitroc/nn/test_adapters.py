@@ -15,8 +15,8 @@ import pytest
 from declared import refused
 from flax import linen
 from flax import nnx as flax_nnx
-from networks import LIBRARIES, Network, made
-from tracing import tracer
+from networks import LIBRARIES, Network, NnxNet, made
+from tracing import setup_of, tracer
 from whole import INPUTS, rows
 
 import nitroc as nt
@@ -355,6 +355,29 @@ def test_a_module_that_keeps_a_traced_value_is_explained(library: str) -> None:
     error = refused("E-CONTRACT-004", traced.objective)
     assert "test_adapters.py" in str(error)
     assert "model" in str(error)
+
+
+class Bare(Network):
+    def build_model(self, key: Any) -> Any:
+        return NnxNet(0.0, flax_nnx.Rngs(key)), {"w": jnp.ones(INPUTS)}, {}
+
+    def forward(  # type: ignore[override]
+        self, model: Any, params: Any, state: Any, *, x: Any
+    ) -> Any:
+        return model(x * params["w"])[:, 0], state
+
+
+def test_a_bare_module_that_would_keep_one_is_pointed_at_its_adapter() -> None:
+    error = refused("E-CONTRACT-004", tracer(Bare(), rows(4)).objective)
+    assert "BatchStat" in str(error)
+    assert "nt.nn.nnx(module)" in str(error)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_report_says_how_the_module_is_told_that_it_trains(library: str) -> None:
+    report = setup_of(Network(library=library), rows(4)).report
+    (line,) = [line for line in report.lines if (line.section, line.name) == ("groups", "model")]
+    assert line.value == EXPECTED[library][2]
 
 
 class Traced(Network):
