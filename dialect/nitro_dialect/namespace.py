@@ -100,11 +100,11 @@ class IRNamespace:
 
     def max(self, x: Value, *, axis: None = None, keepdims: bool = False) -> Value:
         _whole("max", axis, keepdims)
-        return _fold("max", x)
+        return _fold("max", _number(x))
 
     def min(self, x: Value, *, axis: None = None, keepdims: bool = False) -> Value:
         _whole("min", axis, keepdims)
-        return _fold("min", x)
+        return _fold("min", _number(x))
 
     def any(self, x: Value, *, axis: None = None, keepdims: bool = False) -> Value:
         _whole("any", axis, keepdims)
@@ -165,13 +165,17 @@ def _size() -> Value:
     return emit(LeafSize, types=[F32], hints=["leaf.size"]).r
 
 
-def _number(x: Value) -> Value:
-    """A condition as 0 or 1."""
+def _number(x: Value | float) -> Value:
+    """A condition as 0 or 1; TypeError for a Python number."""
+    if not isinstance(x, Value):
+        raise TypeError(f"a reduction of the number {x!r}: there is no leaf to reduce")
     return emit_scalar("convert", x, type=F32) if same(x.type, I1) else x
 
 
-def _truth(x: Value) -> Value:
-    return x if same(x.type, I1) else emit_scalar("ne", x, 0.0)
+def _truth(x: Value | float) -> Value:
+    if isinstance(x, Value) and same(x.type, I1):
+        return x
+    return emit_scalar("ne", _number(x), 0.0)
 
 
 NAMESPACE = IRNamespace()

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from nitro_dialect.builder import Names, building, emit, emit_scalar
-from nitro_dialect.ir import Group, Module, Program, Rule, Value
+from nitro_dialect.ir import Group, Module, Program, Rule
 from nitro_dialect.ops import Apply, OptRule, TreeCast
 from nitro_dialect.rewrite import clone
 from nitro_dialect.types import F32, I64, NARROW, TreeType
 from nitroc.errors import OptError
 from nitroc.frontend.names import did_you_mean
-from nitroc.passes.rule_marks import add_marks, before_decision, holds_marks
+from nitroc.passes.rule_marks import add_marks, before_decision, marks_read
 from nitroc.passes.structure import (
     add_scalar,
     add_slot,
@@ -67,9 +67,14 @@ def _update(module: Module, program: Program, rule: Rule, master: bool) -> None:
     fields = {f: add_scalar(program, names, f) for f in rule.scalars if f != "t"}
     trees = {"g": g, "p": copy, **dict(zip((n for n, _ in rule.slots), slots, strict=True))}
     elements = [trees[e] for e in rule.elements]
-    count = _counted(program, names, rule, t, fields)
+    marked = bool(marks_read(module, program, rule))
+    place = before_decision(program) if marked else before_assign(program)
+    with building(program.body, names, place):
+        count = emit_scalar("add", t, 1, hint="t.next")
+        if "t" in rule.scalars:
+            fields["t"] = emit_scalar("convert", count, hint="t.f", type=F32)
     scalars = [fields[s] for s in rule.scalars]
-    if holds_marks(rule):
+    if marked:
         add_marks(module, program, rule, names, elements, scalars)
     with building(program.body, names, before_assign(program)):
         update = emit(
@@ -88,21 +93,6 @@ def _update(module: Module, program: Program, rule: Rule, master: bool) -> None:
             add_target(program, copy, applied)
     for target, value in zip((param, t, *slots), (new, count, *states), strict=True):
         add_target(program, target, value)
-
-
-def _counted(
-    program: Program, names: Names, rule: Rule, t: Value, fields: dict[str, Value]
-) -> Value:
-    """The number of this update; `fields` get it as f32 where the rule takes it.
-
-    A rule with marks needs it before the step is decided.
-    """
-    place = before_decision(program) if holds_marks(rule) else before_assign(program)
-    with building(program.body, names, place):
-        count = emit_scalar("add", t, 1, hint="t.next")
-        if "t" in rule.scalars:
-            fields["t"] = emit_scalar("convert", count, hint="t.f", type=F32)
-    return count
 
 
 def _narrow(group: Group) -> bool:

@@ -30,8 +30,24 @@ from nitroc.passes.structure import before, before_assign, find, report, selecte
 Words = dict[str, Value]
 
 
-def holds_marks(rule: Rule) -> bool:
-    return any(isinstance(op, RuleMark) for op in rule.body.ops)
+def marks_read(module: Module, program: Program, rule: Rule) -> list[RuleMark]:
+    """The marks of `rule` that `program` reads.
+
+    Diagnostics are for programs with a `mask` input, which selects them; without a guard nothing
+    can be stopped, and nothing is counted.
+    """
+    sampled = any(i.role == "mask" for i in program.inputs)
+    guarded = find(program, GuardAll) is not None
+    return [
+        op
+        for op in _marks(rule)
+        if (sampled or module.marks[op.key].kind != "diagnostic")
+        and (guarded or op.channel not in ("count", "odd"))
+    ]
+
+
+def _marks(rule: Rule) -> list[RuleMark]:
+    return [op for op in rule.body.ops if isinstance(op, RuleMark)]
 
 
 def before_decision(program: Program) -> int:
@@ -48,33 +64,27 @@ def add_marks(
     trees: Sequence[Value],
     fields: Sequence[Value],
 ) -> None:
-    """Adds the first evaluation, its totals to the guard, its words to the report.
-
-    Without a guard nothing can be stopped, and nothing is counted. Diagnostics are for programs
-    with a `mask` input, which selects them.
-    """
+    """Adds the first evaluation, its totals to the guard, its words to the report."""
     group = cast(TreeType, trees[0].type).group
-    rows = [op for op in rule.body.ops if isinstance(op, RuleMark)]
+    rows, read = _marks(rule), marks_read(module, program, rule)
     with building(program.body, names, before_decision(program)):
         found = emit(
             OptMarks,
             *trees,
             types=[VecType(group)] * len(rows),
-            hints=[f"{module.marks[op.key].name}.{op.channel}s" for op in rows],
+            hints=[f"{module.marks[op.key].name}.{op.channel}.each" for op in rows],
             symbol=rule.name,
             fields=fields,
         ).results
         channels: dict[str, dict[str, Value]] = {}
         for op, vec in zip(rows, found, strict=True):
-            channels.setdefault(op.key, {})[op.channel] = vec
+            if op in read:
+                channels.setdefault(op.key, {})[op.channel] = vec
         for key, vecs in channels.items():
             _add(module, program, module.marks[key], vecs)
 
 
 def _add(module: Module, program: Program, mark: Mark, vecs: Mapping[str, Value]) -> None:
-    sampled = any(i.role == "mask" for i in program.inputs)
-    if mark.kind == "diagnostic" and not sampled:
-        return
     words = _values(mark, vecs)
     guard = find(program, GuardAll)
     if guard is not None and "count" in vecs:

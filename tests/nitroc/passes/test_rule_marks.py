@@ -182,6 +182,24 @@ def sampled_step(chosen: bool) -> Outcome:
     return run_program(made, "train_step_sampled", values, {"objective.sampled.grad": call})
 
 
+@nt.rule()
+def seen(g: Any) -> Any:
+    nt.diagnostic("g/peak", nt.namespace(g).max(g), below=1)
+    return g
+
+
+def test_a_rule_is_evaluated_once_where_nobody_reads_its_marks() -> None:
+    """The plain step of a rule with diagnostics is that of the rule without them."""
+    sampling = Settings(stateful=False, metrics=False, rule=seen, marks=True)
+    found = stages(sampling, module(sampling, LEAVES))["optimizer"]
+    assert "opt.marks" not in top(found)
+    assert "opt.marks" in top(found, "train_step_sampled")
+    counting_only = Settings(stateful=False, metrics=False, rule=counting, guard=False)
+    text = counting_only.pipeline.replace("guard{finite=false},", "")
+    made = pipeline.run(module(counting_only, LEAVES), text, roundtrip=True)
+    assert sum(isinstance(op, LeafMap) for op in walk(made.programs["train_step"].body)) == 1
+
+
 def test_a_rule_without_marks_or_reductions_is_as_it_was() -> None:
     config = Settings(stateful=False, metrics=False, rule=rules.Adam)
     found = stages(config, module(config, LEAVES))

@@ -76,6 +76,7 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "any numbers": lambda xp, x: xp.where(xp.any(x), 1.0, 0.0),
     "all": lambda xp, x: xp.where(xp.all(x < 0.9), 1.0, 0.0),
     "count_nonzero": lambda xp, x: xp.count_nonzero(xp.maximum(x, 0.0)),
+    "max of a mask": lambda xp, x: 2.0 * xp.max(x > 0.9),
     "mean of a mask": lambda xp, x: xp.mean(x > 0),
     "var": lambda xp, x: xp.var(x),
     "std": lambda xp, x: xp.std(x),

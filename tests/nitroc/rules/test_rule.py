@@ -269,6 +269,11 @@ def multiplies_matrices(g: Any) -> Any:
     return g / xp.linalg.matmul(g, g)
 
 
+def sums_a_number(g: Any) -> Any:
+    xp = namespace(g)
+    return g / xp.sum(2.0)
+
+
 def sums_by_method(g: Any) -> Any:
     return g / g.sum()
 
@@ -286,6 +291,7 @@ BODIES = [
     (another_norm, 2, "E-OPT-009", "vector_norm of order 1"),
     (multiplies_all, 2, "E-OPT-009", "xp.prod has no meaning"),
     (multiplies_matrices, 2, "E-OPT-009", "known: vector_norm"),
+    (sums_a_number, 2, "E-OPT-008", "a reduction of the number 2.0"),
     (sums_by_method, 1, "E-OPT-009", "write xp.sum(...) of the array"),
 ]
 
