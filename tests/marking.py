@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from tracing import constants_of, run, tracer
@@ -13,6 +12,7 @@ from tracing import constants_of, run, tracer
 from nitro_dialect.types import TensorType
 from nitroc.frontend.experiment import Experiment
 from nitroc.frontend.importer import ImportedFunction
+from nitroc.frontend.setup import Setup, prepare
 from nitroc.frontend.trace import Tracer
 
 X = np.arange(6, dtype=np.float32)
@@ -46,8 +46,14 @@ def experiment(function: Forward, **hooks: Any) -> Experiment:
     return type("Marked", (Experiment,), {"__module__": __name__, **members})()
 
 
-def traced(function: Forward, **hooks: Any) -> Tracer:
-    return tracer(experiment(function, **hooks), {"x": X})
+def setup_of(made: Experiment) -> Setup:
+    """The experiment set up on its own `build_data`."""
+    return prepare(made, {}, {})
+
+
+def traced(function: Forward, *, batch: Mapping[str, Any] | None = None, **hooks: Any) -> Tracer:
+    """The tracer of an experiment; `batch` holds what its batches have beside `x`."""
+    return tracer(experiment(function, **hooks), {"x": X, **(batch or {})})
 
 
 def arguments(made: Tracer, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,25 +79,3 @@ def words(imported: ImportedFunction, given: Mapping[str, Any]) -> dict[str, Any
     return {
         names[i].removeprefix("mark."): value.item() for i, value in zip(marks, values, strict=True)
     }
-
-
-def counts(function: Forward, batch: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    """The words of the objective, its gradient (training) and `forward` (a pass)."""
-    made = traced(function)
-    given = arguments(made, batch or {"x": X})
-    plain, gradient = made.objective()
-    forward = made.forward(6)
-    return {
-        "objective": words(plain, given),
-        "train": words(gradient, given),
-        "evaluate": words(forward, given),
-    }
-
-
-def same(function: Forward, **expected: Any) -> None:
-    """Training and evaluation count what is expected, and eager calls are plain JAX."""
-    found = counts(function)
-    for where, got in found.items():
-        assert got == expected, where
-    eager = function(jnp.asarray(X), jnp.asarray(W))
-    np.testing.assert_allclose(eager, jax.jit(function)(X, W), rtol=1e-6)

@@ -20,8 +20,10 @@ from jax._src.lax.control_flow.conditionals import cond_p
 from jax._src.lib import _jax
 from jax._src.lib import mlir as bindings
 from jax._src.lib.mlir.dialects import hlo as stablehlo
+from jax._src.pjit import jit_p
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.extend.core import Literal as JaxprLiteral
+from jax.interpreters import partial_eval as exported_partial_eval
 
 ir: Any = bindings.ir
 passmanager: Any = bindings.passmanager
@@ -32,7 +34,7 @@ __all__ = [
     "CUSTOM_PARTIAL_EVAL",
     "JVPS",
     "LINEARIZATIONS",
-    "SCAN",
+    "PARTIAL_EVALS",
     "ClosedJaxpr",
     "Effect",
     "JaxprLiteral",
@@ -51,6 +53,7 @@ __all__ = [
     "ir",
     "is_staging",
     "jaxpr_as_fun",
+    "jit_p",
     "keeps_constants_out",
     "lowered_inline",
     "lowering_with",
@@ -68,7 +71,7 @@ __all__ = [
 Effect: Any = effects.Effect
 Primitive: Any = core.Primitive
 JaxprTrace: Any = partial_eval.JaxprTrace
-cond_p, scan_p, while_p = cond_p, loops.scan_p, loops.while_p
+scan_p, while_p = loops.scan_p, loops.while_p
 
 JVPS: dict[Any, Any] = ad.primitive_jvps
 LINEARIZATIONS: dict[Any, Any] = ad.primitive_linearizations
@@ -76,8 +79,10 @@ BATCHERS: dict[Any, Any] = batching.fancy_primitive_batchers
 CUSTOM_PARTIAL_EVAL: dict[Any, Any] = partial_eval.partial_eval_jaxpr_custom_rules
 """The rules of jax by primitive."""
 
-SCAN: dict[str, Any] = loops.__dict__
-"""The names of jax's module of scan and while; `_scan_known_hoisting` is called by its name."""
+PARTIAL_EVALS: tuple[dict[str, Any], ...] = (partial_eval.__dict__, exported_partial_eval.__dict__)
+"""Names of jax's partial evaluation, its own and those it exports: `trace_to_jaxpr_nounits` is what
+scan, and flax's, look with for what no iteration changes.
+"""
 
 batch_jaxpr = batching.batch_jaxpr
 register_lowering = mlir.register_lowering

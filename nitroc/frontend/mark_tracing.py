@@ -3,7 +3,8 @@
 refused.
 
 * vmap of a branch or loop that then runs what was not taken is refused when it holds a mark.
-* Under grad, `scan` moves what no iteration changes before the loop; marks stay in it.
+* A `scan` under grad, and flax's at once, move what no iteration changes before the loop; marks
+  stay in it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from nitroc.errors import ContractError
 from nitroc.frontend.jax_internals import (
     BATCHERS,
     CUSTOM_PARTIAL_EVAL,
-    SCAN,
+    PARTIAL_EVALS,
     JaxprTrace,
     batch_jaxpr,
     cond_p,
+    jit_p,
     scan_p,
     stage,
     while_p,
@@ -41,6 +43,7 @@ class Recording:
 
 _RECORDING: ContextVar[Recording | None] = ContextVar("recording", default=None)
 _HOISTING: ContextVar[bool] = ContextVar("hoisting", default=False)
+_LOOK = "trace_to_jaxpr_nounits"
 
 
 def recording() -> Recording | None:
@@ -65,7 +68,7 @@ def _patched() -> Iterator[None]:
         (BATCHERS, cond_p, _refusing_cond(BATCHERS[cond_p])),
         (BATCHERS, while_p, _refusing_while(BATCHERS[while_p])),
         (CUSTOM_PARTIAL_EVAL, scan_p, _hoisting(CUSTOM_PARTIAL_EVAL[scan_p])),
-        (SCAN, "_scan_known_hoisting", _hoisting(SCAN["_scan_known_hoisting"])),
+        *((names, _LOOK, _hoisting(names[_LOOK])) for names in PARTIAL_EVALS),
     ]
     process = JaxprTrace.process_primitive
     before = [(where, key, where[key]) for where, key, _ in changes]
@@ -133,12 +136,12 @@ def _per_lane(mark: Mark | None, what: str, does: str) -> ContractError:
 
 
 def _hoisting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """While `function` runs, scan takes out of its body what depends on no iteration."""
+    """While `function` runs, a scan looks for what in its body depends on no iteration."""
 
-    def hoisting(*arguments: Any) -> Any:
+    def hoisting(*arguments: Any, **keywords: Any) -> Any:
         token = _HOISTING.set(True)
         try:
-            return function(*arguments)
+            return function(*arguments, **keywords)
         finally:
             _HOISTING.reset(token)
 
@@ -146,11 +149,13 @@ def _hoisting(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _keeping_marks(process: Callable[..., Any]) -> Callable[..., Any]:
-    """Partial evaluation that leaves marks, and calls that hold one, in the body of the scan."""
+    """Partial evaluation that leaves marks, and what holds one, in the body of the scan."""
 
     def keeping(trace: Any, primitive: Any, tracers: Any, params: Any) -> Any:
-        marked = primitive is mark_p or holds_mark(inner_jaxprs(params))
-        if _HOISTING.get() and marked:
+        # a jit is split, and its marks meet this again
+        if not _HOISTING.get() or primitive is jit_p:
+            return process(trace, primitive, tracers, params)
+        if primitive is mark_p or holds_mark(inner_jaxprs(params)):
             return stage(trace, primitive, tracers, params)
         return process(trace, primitive, tracers, params)
 

@@ -1,0 +1,309 @@
+"""Contracts of the private names of jax that marks rely on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from nitroc.frontend import jax_internals
+from nitroc.frontend.jax_internals import (
+    BATCHERS,
+    CUSTOM_PARTIAL_EVAL,
+    JVPS,
+    LINEARIZATIONS,
+    PARTIAL_EVALS,
+    Effect,
+    JaxprTrace,
+    Primitive,
+    allow_effect,
+    batch_jaxpr,
+    cond_p,
+    in_backward_rule,
+    ir,
+    is_staging,
+    jit_p,
+    keeps_constants_out,
+    lowered_inline,
+    lowering_with,
+    register_lowering,
+    scan_p,
+    scope_of,
+    stage,
+    while_p,
+)
+
+X = np.arange(4, dtype=np.float32)
+
+
+class Seen(Effect):
+    def __hash__(self) -> int:
+        return hash(Seen)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Seen
+
+
+allow_effect(Seen)
+seen_p = Primitive("seen")
+seen_p.multiple_results = True
+seen_p.def_impl(lambda *_: [])
+seen_p.def_effectful_abstract_eval(lambda *_: ([], {Seen()}))
+JVPS[seen_p] = lambda primals, _: (seen_p.bind(*primals), [])
+register_lowering(seen_p, lambda *_: [], cacheable=False)
+
+
+def seen(x: Any) -> Any:
+    seen_p.bind(lax.stop_gradient(x))
+    return jnp.sin(x)
+
+
+def primitives(jaxpr: Any) -> list[str]:
+    return [equation.primitive.name for equation in jaxpr.eqns]
+
+
+def test_an_allowed_effect_stands_in_every_form_of_control_flow() -> None:
+    def function(x: Any) -> Any:
+        y = lax.scan(lambda c, _: (jax.checkpoint(seen)(c), None), x, length=2)[0]
+        y = lax.cond(x[0] > 0, seen, jnp.cos, y)
+        custom = jax.custom_vjp(seen)
+        custom.defvjp(lambda v: (seen(v), v), lambda v, ct: (ct,))
+        return custom(lax.while_loop(lambda c: c[0] > 9, seen, y)).sum()
+
+    closed = jax.make_jaxpr(function)(X)
+    assert Seen() in closed.effects
+    # dead code elimination keeps what has the effect
+    marked = jax.make_jaxpr(lambda x, y: (seen(y), x)[1])(X, 1.0)
+    smaller, used = jax_internals.drop_dead(marked, [False, False])
+    assert primitives(smaller) == ["stop_gradient", "seen"]
+    assert used == (True, True)
+
+
+def test_linearizations_take_the_primal_and_leave_nothing_to_do() -> None:
+    calls: list[Any] = []
+
+    def rule(is_vjp: Any, nonzeros: Any, *primals: Any, **params: Any) -> Any:
+        calls.append(nonzeros)
+        return seen_p.bind(*primals, **params), [], [], lambda *_: []
+
+    LINEARIZATIONS[seen_p] = rule
+    try:
+        closed = jax.make_jaxpr(jax.grad(lambda x: (seen_p.bind(x), x * 2)[1]))(1.0)
+    finally:
+        del LINEARIZATIONS[seen_p]
+    assert calls == [[True]]
+    assert primitives(closed).count("seen") == 1
+
+
+def test_batchers_are_called_without_a_mapped_operand_too() -> None:
+    calls: list[tuple[int, Any]] = []
+
+    def rule(axis: Any, values: Any, dims: Any) -> Any:
+        calls.append((axis.size, dims[0]))
+        return seen_p.bind(*values), []
+
+    BATCHERS[seen_p] = rule
+    try:
+        jax.make_jaxpr(jax.vmap(lambda v: seen(v) + seen(2.0) + jax.jit(seen)(3.0)))(X)
+    finally:
+        del BATCHERS[seen_p]
+    assert calls == [(4, 0), (4, None), (4, None)]
+
+
+def test_batchers_of_cond_and_while_are_found_by_name() -> None:
+    def branch(v: Any) -> Any:
+        return lax.cond(v > 2, jnp.sin, jnp.cos, v)
+
+    met: list[Any] = []
+    for primitive in (cond_p, while_p):
+        original = BATCHERS[primitive]
+
+        def rule(axis: Any, args: Any, dims: Any, original: Any = original, **params: Any) -> Any:
+            met.append((dims[0], sorted(params)))
+            return original(axis, args, dims, **params)
+
+        BATCHERS[primitive] = rule
+        try:
+            jax.make_jaxpr(jax.vmap(branch))(X)
+            jax.make_jaxpr(jax.vmap(lambda v: lax.while_loop(lambda c: c < 5, jnp.exp, v)))(X)
+        finally:
+            BATCHERS[primitive] = original
+    assert met == [
+        (0, ["branches"]),
+        (0, ["body_jaxpr", "body_nconsts", "cond_jaxpr", "cond_nconsts"]),
+    ]
+
+
+def test_batch_jaxpr_says_what_comes_out_mapped() -> None:
+    closed = jax.make_jaxpr(lambda x, y: (x + 1, y + 1))(1.0, 1.0)
+    found: list[Any] = []
+
+    def rule(axis: Any, values: Any, dims: Any) -> Any:
+        found.append(batch_jaxpr(closed, axis, [True, False], instantiate=[False, False])[1])
+        return [], []
+
+    BATCHERS[seen_p] = rule
+    try:
+        jax.make_jaxpr(jax.vmap(lambda v: seen(v)))(X)
+    finally:
+        del BATCHERS[seen_p]
+    assert [list(mapped) for mapped in found] == [[True, False]]
+
+
+def test_scan_looks_for_constants_by_these_names() -> None:
+    """And a hook in partial evaluation sees each equation, with what is known of it."""
+    looked: list[str] = []
+    originals = [names["trace_to_jaxpr_nounits"] for names in PARTIAL_EVALS]
+    process, rule = JaxprTrace.process_primitive, CUSTOM_PARTIAL_EVAL[scan_p]
+
+    def look(*arguments: Any, **keywords: Any) -> Any:
+        looked.append("look")
+        return originals[0](*arguments, **keywords)
+
+    def evaluate(trace: Any, primitive: Any, tracers: Any, params: Any) -> Any:
+        looked.append(primitive.name)
+        return process(trace, primitive, tracers, params)
+
+    def custom(*arguments: Any) -> Any:
+        looked.append("custom")
+        return rule(*arguments)
+
+    assert all(original is originals[0] for original in originals)
+    try:
+        for names in PARTIAL_EVALS:
+            names["trace_to_jaxpr_nounits"] = look
+        JaxprTrace.process_primitive = evaluate
+        CUSTOM_PARTIAL_EVAL[scan_p] = custom
+
+        def scanned(x: Any) -> Any:
+            return lax.scan(lambda c, _: (seen(c), None), x, length=2)[0].sum()
+
+        jax.clear_caches()
+        jax.make_jaxpr(jax.grad(scanned))(X)
+        # a look begins, and what it meets is in the body
+        assert "seen" in looked[looked.index("look") :]
+        looked.clear()
+        jax.make_jaxpr(jax.grad(jax.checkpoint(scanned)))(X)
+        assert "custom" in looked
+    finally:
+        for names, original in zip(PARTIAL_EVALS, originals, strict=True):
+            names["trace_to_jaxpr_nounits"] = original
+        JaxprTrace.process_primitive = process
+        CUSTOM_PARTIAL_EVAL[scan_p] = rule
+        jax.clear_caches()
+
+
+def test_stage_leaves_an_equation_for_later_whatever_is_known() -> None:
+    process = JaxprTrace.process_primitive
+
+    def staging(trace: Any, primitive: Any, tracers: Any, params: Any) -> Any:
+        return (
+            stage(trace, primitive, tracers, params)
+            if primitive is seen_p
+            else process(trace, primitive, tracers, params)
+        )
+
+    def scanned(x: Any) -> Any:
+        def body(c: Any, _: Any) -> Any:
+            seen_p.bind(1.0)
+            return jnp.sin(c), None
+
+        return lax.scan(body, x, length=2)[0].sum()
+
+    def in_scans(closed: Any) -> list[str]:
+        scans = [e for e in closed.eqns if e.primitive is scan_p]
+        return [name for e in scans for name in primitives(e.params["jaxpr"])]
+
+    jax.clear_caches()
+    assert "seen" not in in_scans(jax.make_jaxpr(jax.grad(scanned))(X))
+    JaxprTrace.process_primitive = staging
+    try:
+        jax.clear_caches()
+        assert in_scans(jax.make_jaxpr(jax.grad(scanned))(X)).count("seen") == 1
+    finally:
+        JaxprTrace.process_primitive = process
+        jax.clear_caches()
+
+
+def test_is_staging_inside_a_trace_only() -> None:
+    found: list[bool] = [is_staging()]
+    jax.make_jaxpr(lambda: found.append(is_staging()))()
+    jax.vmap(lambda v: found.append(is_staging()))(X)
+    assert found == [False, True, True]
+
+
+def test_constants_are_kept_out_where_jax_evaluates_them() -> None:
+    def function() -> tuple[bool, bool]:
+        with jax.ensure_compile_time_eval():
+            inside = keeps_constants_out()
+        return inside, keeps_constants_out()
+
+    assert function() == (True, False)
+
+
+def test_a_backward_rule_is_seen_on_the_stack() -> None:
+    found: dict[str, bool] = {}
+
+    def forward(x: Any) -> Any:
+        found["forward"] = in_backward_rule()
+        return jnp.sin(x), x
+
+    def backward(x: Any, ct: Any) -> Any:
+        jax.jit(lambda: found.update(backward=in_backward_rule()))()
+        return (ct,)
+
+    function = jax.custom_vjp(jnp.sin)
+    function.defvjp(forward, backward)
+    jax.grad(lambda x: lax.scan(lambda c, _: (function(c), None), x, length=2)[0])(1.0)
+    assert found == {"forward": False, "backward": True}
+    assert not in_backward_rule()
+
+
+def test_scopes_of_equations() -> None:
+    def function(x: Any) -> Any:
+        with jax.named_scope("outer"):
+            x = jax.jit(jnp.sin)(x)
+            with jax.named_scope("inner"):
+                x = x * 2
+        return x
+
+    closed = jax.make_jaxpr(function)(1.0)
+    assert [scope_of(equation) for equation in closed.eqns] == ["outer", "outer/inner"]
+    assert closed.eqns[0].primitive is jit_p
+
+
+def test_a_lowering_rule_of_one_call_emits_what_it_likes() -> None:
+    def rule(context: Any, *operands: Any) -> list[Any]:
+        with jax.enable_x64(True):
+            values = lowered_inline(
+                context, lambda x: [lax.convert_element_type(x, np.int64)], operands
+            )
+        context.module_context.context.allow_unregistered_dialects = True
+        ir.Operation.create("nitro.seen", operands=values)
+        return []
+
+    traced = jax.jit(seen).trace(X[0])
+    text = str(
+        traced.lower(_private_parameters=lowering_with(seen_p, rule)).compiler_ir("stablehlo")
+    )
+    assert '"nitro.seen"(' in text
+    assert "tensor<i64>) -> ()" in text
+    assert "nitro" not in str(traced.lower().compiler_ir("stablehlo"))
+
+
+def test_a_copy_allows_what_the_module_allowed() -> None:
+    def rule(context: Any, *operands: Any) -> list[Any]:
+        context.module_context.context.allow_unregistered_dialects = True
+        ir.Operation.create("nitro.seen", operands=operands)
+        return []
+
+    lowered = jax.jit(seen).trace(X[0]).lower(_private_parameters=lowering_with(seen_p, rule))
+    copy = jax_internals.own_copy(lowered.compiler_ir("stablehlo"))
+    assert "nitro.seen" in str(copy)
+    copy.context.allow_unregistered_dialects = False
+    with pytest.raises(ir.MLIRError, match="unregistered"):
+        copy.operation.verify()
