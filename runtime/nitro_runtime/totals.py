@@ -11,7 +11,7 @@ from nitro_runtime.errors import DataError
 from nitro_runtime.machine import Program
 from nitro_runtime.manifest import Manifest, ProgramEntry, word_of_mark
 from nitro_runtime.marks import Counted, PassMarks, ReportMarks, Series
-from nitro_runtime.metrics import Accumulator
+from nitro_runtime.metrics import LINE_KEYS, Accumulator
 from nitro_runtime.pjrt import DeviceArray
 from nitro_runtime.places import Found
 from nitro_runtime.report_words import ReportReader, Value
@@ -107,12 +107,13 @@ def passed(totals: Totals, hooks: dict[str, Any]) -> Passed:
     marks = totals.marks
     made = Passed(totals.split, hooks, marks.metrics(), marks.guards(), marks.counted())
     for point in made.metrics:
-        if point.key in hooks:
+        if point.key in hooks or point.key in LINE_KEYS:
+            other = "another metric" if point.key in hooks else "the log's own"
             raise DataError(
                 69,
-                f"split {totals.split} has two metrics {point.key!r}, one of them of a mark",
+                f"split {totals.split}: the mark {point.key!r} has a name of {other}",
                 where=f"metric {point.key}",
-                help="give one of them another name",
+                help="give the mark another name, or metadata",
                 step_found=True,
             )
     return made

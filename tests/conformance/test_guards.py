@@ -94,7 +94,16 @@ def test_D04_it_stops_at_the_step_that_counted(tmp_path: Path) -> None:
     assert (nitro.step, nitro.stop_reason) == (2, "guard")
 
 
+@nt.rule()
+def watched(g: Any) -> Any:
+    nt.assert_finite("update", g)
+    return g
+
+
 class Both(Linear):
+    def optimizer(self, group: str) -> Any:
+        return watched
+
     def build_data(self) -> Any:
         data = rows(16)
         data["x"][5] = np.nan
@@ -108,13 +117,15 @@ class Both(Linear):
 def test_D05_all_that_counted_are_listed_in_order(tmp_path: Path) -> None:
     error = failed(handle(Both(), tmp_path))
     assert error.name == "first"
-    assert [other.name for other in error.others] == ["second", "finite"]
+    assert [other.name for other in error.others] == ["second", "finite", "update"]
     lines = str(error).splitlines()
     assert [line.partition(" ")[0] for line in lines] == [
-        "E-GUARD-001:", "also:", "also:", "also:", "help:"
+        "E-GUARD-001:", "also:", "also:", "also:", "also:", "help:"
     ]  # fmt: skip
     assert lines[1].startswith("also: guard second counted 1, written at ")
     assert lines[2] == "also: the loss was nan, expected a finite number"
+    assert lines[3] == "also: the first parameter whose gradient was not finite: b"
+    assert lines[4].startswith("also: guard update group=default param=b counted 1, written at ")
 
 
 GUARDED = (
@@ -331,3 +342,20 @@ def test_D03_a_guard_in_finalize_metrics_is_refused_and_a_diagnostic_dropped(
     with pytest.raises(NitroError, match="finalize_metrics") as caught:
         handle(Finalizing(guards=True), tmp_path / "b").train()
     assert caught.value.code == "E-CONTRACT-019"
+
+
+class Named(Linear):
+    mark: nt.GraphConst[str] = "loss"
+
+    def forward(self, model: Any, params: Any, state: Any, *, x: Any) -> Any:
+        nt.metric(self.mark, x.mean())
+        return x @ params["w"] + params["b"], state
+
+
+def test_a_mark_called_as_another_value_of_the_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NitroError, match="the mark 'loss' has the name") as caught:
+        handle(Named(), tmp_path / "train").train()
+    assert caught.value.code == "E-USAGE-069"
+    with pytest.raises(NitroError, match="the mark 'val_loss' has a name of another metric") as caught:
+        handle(Named(mark="val_loss"), tmp_path / "val").train()
+    assert caught.value.code == "E-DATA-069"

@@ -531,11 +531,11 @@ def test_sources_schedules_loggers_and_rules_run_where_marks_are_refused(
 ) -> None:
     from nitro_runtime.data import NoPrefetch, Prefetch
 
-    seen: dict[str, Any] = {}
+    seen: set[tuple[str, Any]] = set()
 
     def here(name: str) -> None:
         place = places.current()
-        seen[name] = None if place is None else place.kind
+        seen.add((name, None if place is None else place.kind))
 
     class Source:
         inner = arrays(rows(16), 4)
@@ -577,8 +577,6 @@ def test_sources_schedules_loggers_and_rules_run_where_marks_are_refused(
         early_stop=Stopper(),
     )
     Engine(bundle(), given, options(tmp_path, max_epochs=2)).train()
-    assert seen == dict.fromkeys(
-        ["len", "begin_epoch", "batch_at", "logger", "stopper", "factory", "schedule"],
-        places.Kind.REFUSED,
-    )
+    names = ["len", "begin_epoch", "batch_at", "logger", "stopper", "factory", "schedule"]
+    assert seen == {(name, places.Kind.REFUSED) for name in names}
     assert places.current() is None
