@@ -103,8 +103,10 @@ def _shown(
             replace(module, programs={name: module.programs[name]}), locations=locations
         )
 
-    if every_stage:
-        return "\n".join(f"// {name}\n{text(name)}" for name in stages)
+    # a pass makes train_step_sampled: earlier stages have nothing of it
+    there = [name for name, module in stages.items() if program in module.programs]
+    if every_stage and there:
+        return "\n".join(f"// {name}\n{text(name)}" for name in there)
     if diff is None:
         return text(after if after is not None else list(stages)[-1])
     names = list(stages)
@@ -112,8 +114,13 @@ def _shown(
     if place == 0:
         raise UsageError(39, "import is the first stage: no pass made it", help="name a pass")
     before, now = names[place - 1], names[place]
+    made_here = now in there and before not in there
     lines = difflib.unified_diff(
-        text(before).splitlines(), text(now).splitlines(), before, now, lineterm=""
+        [] if made_here else text(before).splitlines(),
+        text(now).splitlines(),
+        before,
+        now,
+        lineterm="",
     )
     return "\n".join(lines)
 

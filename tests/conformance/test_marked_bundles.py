@@ -13,6 +13,7 @@ from whole import Linear, handle, jnp, missed, rows, trained
 import nitroc as nt
 from nitro_dialect import parse
 from nitro_runtime.bundle import Bundle, verify
+from nitro_runtime.errors import NitroError
 from nitroc.emit.program import program_text
 from nitroc.frontend.setup import prepare
 
@@ -358,3 +359,20 @@ def test_a_mark_is_part_of_the_programs_it_runs_in(tmp_path: Path) -> None:
     before = nt.cache_stats()
     trained(Reduced(), tmp_path / "marked")
     assert missed(before) == ["reduce.b4.r2", "reduce.b4.r4", "train_step"]
+
+
+def test_a_program_that_a_pass_makes_is_shown_from_there_on(built: Path) -> None:
+    bundle, sampled = str(built / "bundle"), "train_step_sampled"
+    every = nt.ir(bundle, program=sampled, every_stage=True)
+    assert every.startswith("// diagnose\n")
+    assert "// expand\n" in every
+    added = nt.ir(bundle, program=sampled, diff="diagnose").splitlines()
+    assert any(line.startswith("+  program @train_step_sampled") for line in added)
+    with pytest.raises(NitroError, match=r"E-USAGE-039.*train_step_smpled"):
+        nt.ir(bundle, program="train_step_smpled", every_stage=True)
+
+
+def test_a_marked_forward_predicts_without_data(tmp_path: Path) -> None:
+    x = rows(5)["x"]
+    found = handle(Guarded(), tmp_path, data={}).predict({"x": x})
+    np.testing.assert_allclose(found, x.sum(1), rtol=1e-6)
