@@ -128,6 +128,11 @@ def concatenate(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else hlo.concatenate(list(parts), 0)
 
 
+def vector(words: Sequence[Tensor]) -> Tensor:
+    """f32 scalars as one f32[n]; none at all as f32[0]."""
+    return concatenate([reshape(x, (1,)) for x in words]) if words else constant(0.0, "f32", (0,))
+
+
 def iota(dtype: str, size: int) -> Tensor:
     return hlo.iota(tensor_type(dtype, (size,)), 0)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nitro_dialect.ir import Module, Program
 from nitro_runtime.manifest import ArgEntry, ReportWord, ResultEntry, ScalarEntry
-from nitroc.emit import commit, control, mlir, scalar, tree, vec
+from nitroc.emit import commit, control, leaf, mlir, scalar, tree, vec
 from nitroc.emit.interface import Interface, Results, bind_arguments, collect, interface
 from nitroc.emit.layout import GroupLayout
 from nitroc.emit.linking import link
@@ -15,7 +15,7 @@ from nitroc.emit.lookup import nearest
 from nitroc.emit.scope import Commits, Scope
 from nitroc.errors import BuildError
 
-RULES = {**scalar.RULES, **tree.RULES, **vec.RULES, **control.RULES, **commit.RULES}
+RULES = {**scalar.RULES, **tree.RULES, **leaf.RULES, **vec.RULES, **control.RULES, **commit.RULES}
 """One rule per core op."""
 
 

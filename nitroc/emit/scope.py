@@ -51,8 +51,6 @@ class Scope:
         self.parent = parent
         self.commits = commits
         self.scalars: Callable[[Scope], None] | None = None
-        self.leaf: tuple[int, ...] = ()
-        """Shape of the leaf whose elements this region is about."""
         self._tensors: dict[Value, Tensor] = {}
         self._buffers: dict[Value, list[Tensor]] = {}
         self._leaves: dict[Value, list[Tensor]] = {}

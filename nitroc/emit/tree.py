@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from functools import reduce
 
-from nitro_dialect.ir import Leaf, Literal, Region, Value
+from nitro_dialect.ir import Literal, Region, Value
 from nitro_dialect.op import Op
-from nitro_dialect.ops import At, Fold, FoldLeaf, LeafFold, LeafMap, Map
-from nitro_dialect.types import TreeType, Type
+from nitro_dialect.ops import At, Fold, FoldLeaf, Map
+from nitro_dialect.types import TreeType
 from nitroc.emit import mlir
 from nitroc.emit.mlir import Tensor
 from nitroc.emit.scope import Rule, Scope
@@ -43,8 +43,8 @@ def map_(scope: Scope, op: Op) -> None:
 
 def fold_leaf(scope: Scope, op: Op) -> None:
     assert isinstance(op, FoldLeaf)
-    words = [mlir.reshape(x, (1,)) for x in _per_leaf(scope, op.trees, op.body_, op.how)]
-    scope.set_tensor(op.results[0], vector(words))
+    words = _per_leaf(scope, op.trees, op.body_, op.how)
+    scope.set_tensor(op.results[0], mlir.vector(words))
 
 
 def fold(scope: Scope, op: Op) -> None:
@@ -55,52 +55,9 @@ def fold(scope: Scope, op: Op) -> None:
     scope.set_tensor(op.results[0], mlir.constant(neutral, "f32") if total is None else total)
 
 
-def leaf_map(scope: Scope, op: Op) -> None:
-    """Leaf by leaf: what a region says of its leaf is of one, whatever buffer that lies in."""
-    assert isinstance(op, LeafMap)
-    trees = _values(op.trees)
-    leaves = scope.layout(trees[0].type).group.leaves
-    columns: list[list[Tensor]] = [[] for _ in op.results]
-    for leaf, *given in zip(leaves, *(scope.leaves(v) for v in trees), strict=True):
-        flat = (leaf.size,)
-        inner = scope.child()
-        inner.leaf = flat
-        made = _run(inner, op.body_, [mlir.reshape(g, flat) for g in given])
-        for column, x, result in zip(columns, made, op.results, strict=True):
-            column.append(_of_leaf(x, result.type, leaf))
-    for value, column in zip(op.results, columns, strict=True):
-        if isinstance(value.type, TreeType):
-            scope.set_leaves(value, column)
-        else:
-            scope.set_tensor(value, vector(column))
-
-
-def _of_leaf(x: Tensor, kind: Type, leaf: Leaf) -> Tensor:
-    """A yielded value as that leaf of a tree, or as its word of a vec."""
-    if not isinstance(kind, TreeType):
-        return mlir.reshape(x, (1,))
-    whole = mlir.convert(mlir.broadcast(x, (leaf.size,)), kind.dtype or leaf.dtype)
-    return mlir.reshape(whole, leaf.shape)
-
-
-def leaf_fold(scope: Scope, op: Op) -> None:
-    assert isinstance(op, LeafFold)
-    x = mlir.broadcast(scope.operand(op.x, "f32"), scope.leaf)
-    scope.set_tensor(op.results[0], reduce_elements(x, op.how))
-
-
-def leaf_size(scope: Scope, op: Op) -> None:
-    scope.set_tensor(op.results[0], mlir.constant(math.prod(scope.leaf), "f32"))
-
-
 def at(scope: Scope, op: Op) -> None:
     assert isinstance(op, At)
     scope.set_tensor(op.results[0], mlir.entry(scope.operand(op.x, ""), op.index))
-
-
-def vector(words: list[Tensor]) -> Tensor:
-    """A vec of f32[1] words, one per leaf."""
-    return mlir.concatenate(words) if words else mlir.constant(0.0, "f32", (0,))
 
 
 def _values(operands: list[Value | Literal]) -> list[Value]:
@@ -131,23 +88,17 @@ def _elements(
     scope: Scope, body: Region, given: list[Tensor], shape: tuple[int, ...]
 ) -> list[Tensor]:
     """The region's f32 values on f32 operands of one shape."""
-    return [mlir.broadcast(x, shape) for x in _run(scope.child(), body, given)]
-
-
-def _run(inner: Scope, body: Region, given: list[Tensor]) -> list[Tensor]:
-    """What the region yields; a value in which no operand takes part is a scalar."""
+    inner = scope.child()
     for param, x in zip(body.params, given, strict=True):
         inner.set_tensor(param, mlir.convert(x, "f32"))
     (end,) = inner.run(body)
-    return [inner.operand(v, "f32") for v in end.operands.get("values", [])]
+    values = end.operands.get("values", [])
+    return [mlir.broadcast(inner.operand(v, "f32"), shape) for v in values]
 
 
 RULES: dict[str, Rule] = {
     "map": map_,
     "fold": fold,
     "fold.leaf": fold_leaf,
-    "leaf.map": leaf_map,
-    "leaf.fold": leaf_fold,
-    "leaf.size": leaf_size,
     "tensor.at": at,
 }
