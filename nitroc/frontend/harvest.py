@@ -8,7 +8,7 @@ neutral value of each channel. No op of ours is left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,20 +41,15 @@ class Executions:
         return Executions(self.count + other.count, self.taps | other.taps)
 
 
-def harvest(
-    module: Any, marks: Mapping[str, Mark], at: int | None
-) -> tuple[list[Channel], Executions]:
-    """Rewrites `module` in place; what `main` got, and where its marks run.
+class Harvest:
+    """Rewrites a module in place, with the `marks` of its experiment in order.
 
-    The results of `main` come in the order of `marks`, from index `at` on (None: at the end).
-    E-CONTRACT-026 for a mark in a region that is applied an unspecified number of times.
+    `found` are the channels of `main`, `executions` say where they run. E-CONTRACT-026 for a mark
+    in a region that is applied an unspecified number of times.
     """
-    with module.context, ir.Location.unknown():
-        return _Harvest(module, marks).run(at)
 
-
-class _Harvest:
     def __init__(self, module: Any, marks: Mapping[str, Mark]) -> None:
+        self.module = module
         self.marks = marks
         self.place = {key: index for index, key in enumerate(marks)}
         self.functions = {
@@ -63,30 +58,44 @@ class _Harvest:
             if op.operation.name == "func.func"
         }
         self.done: dict[str, list[Channel]] = {}
-        self.executions: dict[str, Executions] = {}
+        self.counted: dict[str, Executions] = {}
+        with module.context, ir.Location.unknown():
+            for name in self.functions:
+                if name != "main":
+                    self._function(name)
+            self.found, self.executions = self._block(self._main)
 
-    def run(self, at: int | None) -> tuple[list[Channel], Executions]:
-        for name in self.functions:
-            if name != "main":
-                self._function(name, None)
-        return self._function("main", at), self.executions["main"]
+    @property
+    def _main(self) -> Any:
+        return self.functions["main"].regions[0].blocks[0]
 
-    def _function(self, name: str, at: int | None = None) -> list[Channel]:
+    def finish(self, channels: Sequence[Channel], at: int | None) -> None:
+        """Makes `channels` results of `main`, from index `at` on (None: at the end).
+
+        One that is not found is the neutral value: a tap, outside the gradient.
+        """
+        end, main = _end(self._main), self.functions["main"]
+        with self.module.context, end.location, ir.InsertionPoint(end):
+            values = [self.found[c] if c in self.found else _neutral(c) for c in channels]
+            _extend_function(main, list(map(_type, channels)), at)
+            _extend_end(self._main, values, at)
+
+    def sorted(self, channels: Iterable[Channel]) -> list[Channel]:
+        """In the order of the marks, then of `CHANNELS`."""
+        names = list(CHANNELS)
+        return sorted(channels, key=lambda c: (self.place[c[0]], names.index(c[1])))
+
+    def _function(self, name: str) -> list[Channel]:
         if name in self.done:
             return self.done[name]
         function = self.functions[name]
         block = function.regions[0].blocks[0]
-        found, self.executions[name] = self._block(block)
-        order = self._sorted(found)
-        self.done[name] = order
+        found, self.counted[name] = self._block(block)
+        self.done[name] = order = self.sorted(found)
         if order:
-            _extend_function(function, [_type(channel) for channel in order], at)
-            _extend_end(block, [found[channel] for channel in order], at)
+            _extend_function(function, list(map(_type, order)))
+            _extend_end(block, [found[channel] for channel in order])
         return order
-
-    def _sorted(self, found: Mapping[Channel, Any]) -> list[Channel]:
-        names = list(CHANNELS)
-        return sorted(found, key=lambda c: (self.place[c[0]], names.index(c[1])))
 
     def _block(self, block: Any) -> tuple[dict[Channel, Any], Executions]:
         """What the marks of a block come to: values defined in it, by channel."""
@@ -121,12 +130,12 @@ class _Harvest:
     def _call(self, op: Any) -> tuple[dict[Channel, Any], Executions]:
         callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
         order = self._function(callee)
-        return _replaced(op, order), self.executions[callee]
+        return _replaced(op, order), self.counted[callee]
 
     def _branches(self, op: Any) -> tuple[dict[Channel, Any], Executions]:
         blocks = [region.blocks[0] for region in op.regions]
         each = [self._block(block) for block in blocks]
-        order = self._sorted({channel: None for found, _ in each for channel in found})
+        order = self.sorted({channel for found, _ in each for channel in found})
         for block, (found, _) in zip(blocks, each, strict=True):
             with ir.InsertionPoint(_end(block)):
                 values = [found[c] if c in found else _neutral(c) for c in order]
@@ -138,7 +147,7 @@ class _Harvest:
         self._refuse([condition], "a while condition")
         block = body.blocks[0]
         found, executions = self._block(block)
-        order = self._sorted(found)
+        order = self.sorted(found)
         if not order:
             return {}, executions
         for region in op.regions:
@@ -200,7 +209,7 @@ def _replaced(
     return {channel: new.results[count + i] for i, channel in enumerate(order)}
 
 
-def _extend_function(function: Any, types: list[Any], at: int | None) -> None:
+def _extend_function(function: Any, types: list[Any], at: int | None = None) -> None:
     kind = ir.FunctionType(function.attributes["function_type"].value)
     results = list(kind.results)
     at = len(results) if at is None else at

@@ -20,7 +20,7 @@ from nitro_dialect.types import TensorType
 from nitro_runtime.trees import TreeSpec
 from nitroc.errors import BuildError, ContractError
 from nitroc.frontend import constants, convolutions, locations
-from nitroc.frontend.harvest import Executions, harvest
+from nitroc.frontend.harvest import Executions, Harvest
 from nitroc.frontend.jax_internals import (
     default_version,
     deserialize_portable,
@@ -94,7 +94,8 @@ class _Work:
 def import_together(
     functions: Sequence[TracedFunction], root: str | None, version: str | None = None
 ) -> list[ImportedFunction]:
-    """Imports functions that are called with the same arguments: each takes all their constants.
+    """Imports functions that are called with the same arguments: each takes all their constants,
+    and has the results of all their marks.
 
     `root` is the project's folder, `version` the StableHLO version written. Raises E-CONTRACT-001
     or 002 for what no bundle can hold, E-BUILD-040 for what that version can't.
@@ -102,8 +103,9 @@ def import_together(
     works = [_Work(traced, own_copy(traced.module), root) for traced in functions]
     for work in works:
         _composites_to_calls(work)
-        # before anything is serialised: a portable artifact can't hold an op of ours
-        _marks_to_results(work)
+    # before anything is serialised: a portable artifact can't hold an op of ours
+    _marks_to_results(works)
+    for work in works:
         # before arguments are placed: a token would be one more of them
         _refuse_host(work)
         _legalise(work)
@@ -123,18 +125,22 @@ def _composites_to_calls(work: _Work) -> None:
         passmanager.PassManager.parse(pipeline).run(work.module.operation)
 
 
-def _marks_to_results(work: _Work) -> None:
-    """E-CONTRACT-026 for a mark where executions are not counted."""
-    if not work.traced.marks:
-        return
-    found, work.executions = harvest(work.module, work.traced.marks, work.traced.marks_at)
-    work.marks = [
-        Parameter(f"mark.{key}:{channel}", TensorType(CHANNELS[channel][0]))
-        for key, channel in found
-    ]
-    left = [op.name for f in _functions(work.module) for op in _operations(f) if _is_ours(op)]
-    assert not left, left
-    work.module.context.allow_unregistered_dialects = False
+def _marks_to_results(works: Sequence[_Work]) -> None:
+    """Every function gets the channels of all. E-CONTRACT-026 where executions are not counted."""
+    harvests = [Harvest(w.module, w.traced.marks) if w.traced.marks else None for w in works]
+    channels = {channel for harvest in harvests if harvest for channel in harvest.found}
+    for work, harvest in zip(works, harvests, strict=True):
+        if harvest is None:
+            continue
+        order = harvest.sorted(channels)
+        harvest.finish(order, work.traced.marks_at)
+        work.executions = harvest.executions
+        work.marks = [
+            Parameter(f"mark.{key}:{name}", TensorType(CHANNELS[name][0])) for key, name in order
+        ]
+        left = [op.name for f in _functions(work.module) for op in _operations(f) if _is_ours(op)]
+        assert not left, left
+        work.module.context.allow_unregistered_dialects = False
 
 
 def _is_ours(op: Any) -> bool:
