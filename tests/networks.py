@@ -14,6 +14,7 @@ from whole import INPUTS, Linear
 import nitroc as nt
 
 WIDTH, MOMENTUM = 5, 0.5
+START = jax.nn.initializers.uniform(1.0)
 LIBRARIES = ("linen", "nnx", "equinox")
 
 
@@ -22,18 +23,18 @@ class LinenNet(linen.Module):
 
     @linen.compact
     def __call__(self, x: Any, train: bool) -> Any:
-        x = linen.Dense(WIDTH, use_bias=False)(x)
+        x = linen.Dense(WIDTH, use_bias=False, kernel_init=START)(x)
         x = linen.BatchNorm(use_running_average=not train, momentum=MOMENTUM)(x)
         x = linen.Dropout(self.rate, deterministic=not train)(linen.tanh(x))
-        return linen.Dense(1)(x)
+        return linen.Dense(1, kernel_init=START)(x)
 
 
 class NnxNet(flax_nnx.Module):
     def __init__(self, rate: float, rngs: Any) -> None:
-        self.first = flax_nnx.Linear(INPUTS, WIDTH, use_bias=False, rngs=rngs)
+        self.first = flax_nnx.Linear(INPUTS, WIDTH, use_bias=False, kernel_init=START, rngs=rngs)
         self.norm = flax_nnx.BatchNorm(WIDTH, momentum=MOMENTUM, rngs=rngs)
         self.dropout = flax_nnx.Dropout(rate, rngs=rngs)
-        self.last = flax_nnx.Linear(WIDTH, 1, rngs=rngs)
+        self.last = flax_nnx.Linear(WIDTH, 1, kernel_init=START, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
         return self.last(self.dropout(jnp.tanh(self.norm(self.first(x)))))
