@@ -119,7 +119,7 @@ def train_program(
     with building(region, inputs.names):
         step = emit_scalar("add", attempt, 1, hint="step")
         words = emit(Words, step, types=[WORDS], hints=["step.words"]).results[0]
-        results = _results_with_gradient(function, params)
+        results = _results_with_gradient(module, function, params)
         gradient = emit(
             Grad,
             *inputs.args([words, 0]),
@@ -135,8 +135,16 @@ def train_program(
     return _add(module, Program(name, order, region))
 
 
-def _results_with_gradient(function: Function, params: Value) -> list[Parameter]:
-    """The objective's results, its gradient before the state, which is last."""
+def _results_with_gradient(
+    module: Module, function: Function, params: Value
+) -> Sequence[Parameter]:
+    """The objective's results, its gradient before the state, which is last.
+
+    They are those of the imported gradient where there is one: a tap's marks are in it alone.
+    """
+    for other in module.functions.values():
+        if other.of == function.name and other.wrt == "params":
+            return other.results
     return [*function.results[:-1], Parameter("grad", params.type), function.results[-1]]
 
 
