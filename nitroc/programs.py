@@ -14,7 +14,7 @@ from nitro_dialect.builder import Names, building, emit, emit_scalar
 from nitro_dialect.ir import Function, Input, Module, Operand, Parameter, Program, Region, Value
 from nitro_dialect.marks import channel_of, word_name
 from nitro_dialect.ops import Assign, Call, Grad, Output, Report, Words
-from nitro_dialect.types import I64, SEED, WORDS, is_scalar
+from nitro_dialect.types import I32, I64, SEED, WORDS, is_scalar
 from nitroc.errors import BuildError
 
 HEADS = {"params": "param", "state": "state", "outputs": "outputs"}
@@ -157,6 +157,36 @@ def _value_name(result: str) -> str:
     return VALUE_NAMES.get(result, result) if found is None else ".".join(found)
 
 
+def replay_program(module: Module, name: str, plain: Function) -> Program:
+    """Adds and returns `@replay`: one micro-batch of a step that was made before.
+
+    `@name` is the gradient `plain` with one more parameter, a mask, and one more result, which with
+    the state is an output. `%attempt` counts the steps before this one, `%micro` says which part.
+    """
+    function = module.functions[name]
+    inputs = _Inputs(signature(module, plain, TRAIN))
+    attempt = Input("slot", Value(I64, inputs.names.fresh("attempt", "slot")), 0)
+    micro = Input("index", Value(I32, inputs.names.fresh("micro", "run")))
+    mask = Input("mask", Value(function.params[-1].type, inputs.names.fresh("mask", "run")))
+    region = Region()
+    with building(region, inputs.names):
+        step = emit_scalar("add", attempt.value, 1, hint="step")
+        words = emit(Words, step, types=[WORDS], hints=["step.words"]).results[0]
+        call = emit(
+            Call,
+            *inputs.args([words, micro.value]),
+            mask.value,
+            types=[r.type for r in function.results],
+            hints=[_train_name(r.name) for r in function.results],
+            symbol=name,
+        )
+        *_, state, first = call.results
+        emit(Output, entries={"state": state, function.results[-1].name: first})
+    order = inputs.ordered(micro, mask)
+    order.insert(1, attempt)
+    return _add(module, Program("replay", order, region))
+
+
 def forward_program(module: Module, function: str) -> Program:
     """Adds and returns the program of `@forward.bN`: the outputs of one batch.
 
@@ -248,6 +278,7 @@ __all__ = [
     "forward_program",
     "init_program",
     "reduce_program",
+    "replay_program",
     "signature",
     "train_program",
 ]

@@ -20,6 +20,13 @@ from nitroc.frontend.mark_lowering import MARK_OP
 Channel = tuple[str, str]
 """The key of a mark and a channel of it."""
 
+FIRST = "first"
+"""A channel no mark of a user's has: i32[4], each entry the first in the order of execution that is
+not -1."""
+
+_CHANNELS = {name: (*kind, ()) for name, kind in CHANNELS.items()} | {FIRST: ("i32", FIRST, (4,))}
+"""dtype, how executions combine, and shape of each channel."""
+
 _COMBINE = {"sum": "stablehlo.add", "max": "stablehlo.maximum", "min": "stablehlo.minimum"}
 
 
@@ -44,12 +51,14 @@ class Executions:
 class Harvest:
     """Rewrites a module in place, with the `marks` of its experiment in order.
 
-    `found` are the channels of `main`, `executions` say where they run. E-CONTRACT-026 for a mark
-    in a region that is applied an unspecified number of times.
+    `entry` is the function that is called from outside; `found` are the channels of it,
+    `executions` say where they run. E-CONTRACT-026 for a mark in a region that is applied an
+    unspecified number of times.
     """
 
-    def __init__(self, module: Any, marks: Mapping[str, Mark]) -> None:
+    def __init__(self, module: Any, marks: Mapping[str, Mark], entry: str = "main") -> None:
         self.module = module
+        self.entry = entry
         self.marks = marks
         self.place = {key: index for index, key in enumerate(marks)}
         self.functions = {
@@ -61,20 +70,20 @@ class Harvest:
         self.counted: dict[str, Executions] = {}
         with module.context, ir.Location.unknown():
             for name in self.functions:
-                if name != "main":
+                if name != entry:
                     self._function(name)
             self.found, self.executions = self._block(self._main)
 
     @property
     def _main(self) -> Any:
-        return self.functions["main"].regions[0].blocks[0]
+        return self.functions[self.entry].regions[0].blocks[0]
 
     def finish(self, channels: Sequence[Channel], at: int | None) -> None:
-        """Makes `channels` results of `main`, from index `at` on (None: at the end).
+        """Makes `channels` results of the entry, from index `at` on (None: at the end).
 
         One that is not found is the neutral value: a tap, outside the gradient.
         """
-        end, main = _end(self._main), self.functions["main"]
+        end, main = _end(self._main), self.functions[self.entry]
         with self.module.context, end.location, ir.InsertionPoint(end):
             values = [self.found[c] if c in self.found else _neutral(c) for c in channels]
             _extend_function(main, list(map(_type, channels)), at)
@@ -82,7 +91,7 @@ class Harvest:
 
     def sorted(self, channels: Iterable[Channel]) -> list[Channel]:
         """In the order of the marks, then of `CHANNELS`."""
-        names = list(CHANNELS)
+        names = list(_CHANNELS)
         return sorted(channels, key=lambda c: (self.place[c[0]], names.index(c[1])))
 
     def _function(self, name: str) -> list[Channel]:
@@ -236,23 +245,28 @@ def _end(block: Any) -> Any:
 
 
 def _combined(channel: Channel, old: Any, new: Any) -> Any:
-    how = _COMBINE[CHANNELS[channel[1]][1]]
-    return ir.Operation.create(how, results=[_type(channel)], operands=[old, new]).results[0]
+    how = _CHANNELS[channel[1]][1]
+    if how == FIRST:
+        there = hlo.compare(old, _neutral(channel), hlo.ComparisonDirectionAttr.get("NE"))
+        return hlo.select(there, old, new)
+    kind = _type(channel)
+    return ir.Operation.create(_COMBINE[how], results=[kind], operands=[old, new]).results[0]
 
 
 def _neutral(channel: Channel) -> Any:
-    dtype, how = CHANNELS[channel[1]]
+    dtype, how, _ = _CHANNELS[channel[1]]
     if dtype == "f32":
         start = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}[how]
         value = ir.FloatAttr.get(ir.F32Type.get(), start)
     else:
         # a maximum of integers is over `odd`, which is never below 0
-        value = ir.IntegerAttr.get(_element(dtype), 0)
+        value = ir.IntegerAttr.get(_element(dtype), -1 if how == FIRST else 0)
     return hlo.constant(ir.DenseElementsAttr.get_splat(_type(channel), value))
 
 
 def _type(channel: Channel) -> Any:
-    return ir.RankedTensorType.get([], _element(CHANNELS[channel[1]][0]))
+    dtype, _, shape = _CHANNELS[channel[1]]
+    return ir.RankedTensorType.get(list(shape), _element(dtype))
 
 
 def _element(dtype: str) -> Any:

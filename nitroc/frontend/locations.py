@@ -69,6 +69,14 @@ def op_name(location: Any) -> str:
     return name
 
 
+def of_imported(location: Any) -> tuple[str, str | None]:
+    """The op's name (`jit(objective)/dot_general`) and innermost line `exp.py:41:5`, of a location
+    that `make_relative` made; columns from 1, as in the sources of marks."""
+    name = location.name_str if isinstance(location, ir.NameLoc) else ""
+    frame = next(_frames(location), None)
+    return name, None if frame is None else f"{frame[0]}:{frame[1]}:{frame[2] + 1}"
+
+
 def make_relative(module: Any, root: str | None) -> None:
     """Rewrites every location in `module`: no absolute path and no foreign frame is left."""
 
