@@ -14,6 +14,7 @@ from nitro_runtime.errors import UsageError
 from nitro_runtime.options import RunOptions, parse_duration
 from nitroc.errors import FieldError
 from nitroc.frontend.experiment import Experiment
+from nitroc.frontend.fields import type_text
 from nitroc.frontend.names import did_you_mean
 
 Source = Literal["keyword", "recorded", "attribute", "default"]
@@ -247,7 +248,7 @@ def _check_kinds(experiment: Experiment) -> None:
                 10,
                 f"the run option {name} is marked {field.kind}, but it {why}",
                 where=f"{type(experiment).__name__}.{name} (line {field.line})",
-                help=f"leave it unmarked: {name}: {field.type} = ...",
+                help=f"leave it unmarked: {name}: {type_text(field.type)} = ...",
             )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from nitro_runtime import pjrt
 from nitro_runtime.data.schema import Look, Schema, look
 from nitro_runtime.data.source import check_batch
 from nitro_runtime.errors import DataError
@@ -118,6 +119,7 @@ def _prepared(
     experiment = checked_constants(with_values(experiment, made))
     values = device_values(experiment)
     experiment = with_values(experiment, values.host)
+    pjrt.devices()  # a machine where no backend starts is named before a hook meets it
     seed = int(options["seed"].value)
     model, params, state = build_model(experiment, values, seed)
     groups = make_groups(
