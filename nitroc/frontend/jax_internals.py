@@ -32,8 +32,8 @@ hlo: Any = stablehlo
 __all__ = [
     "BATCHERS",
     "CUSTOM_PARTIAL_EVAL",
+    "EXPORTED_PARTIAL_EVAL",
     "JVPS",
-    "LINEARIZATIONS",
     "PARTIAL_EVALS",
     "ClosedJaxpr",
     "Effect",
@@ -51,7 +51,6 @@ __all__ = [
     "hlo",
     "in_backward_rule",
     "ir",
-    "is_staging",
     "jaxpr_as_fun",
     "jit_p",
     "keeps_constants_out",
@@ -74,12 +73,12 @@ JaxprTrace: Any = partial_eval.JaxprTrace
 scan_p, while_p = loops.scan_p, loops.while_p
 
 JVPS: dict[Any, Any] = ad.primitive_jvps
-LINEARIZATIONS: dict[Any, Any] = ad.primitive_linearizations
 BATCHERS: dict[Any, Any] = batching.fancy_primitive_batchers
 CUSTOM_PARTIAL_EVAL: dict[Any, Any] = partial_eval.partial_eval_jaxpr_custom_rules
 """The rules of jax by primitive."""
 
-PARTIAL_EVALS: tuple[dict[str, Any], ...] = (partial_eval.__dict__, exported_partial_eval.__dict__)
+EXPORTED_PARTIAL_EVAL: dict[str, Any] = exported_partial_eval.__dict__
+PARTIAL_EVALS: tuple[dict[str, Any], ...] = (partial_eval.__dict__, EXPORTED_PARTIAL_EVAL)
 """Names of jax's partial evaluation, its own and those it exports: `trace_to_jaxpr_nounits` is what
 scan, and flax's, look with for what no iteration changes.
 """
@@ -123,11 +122,6 @@ def allow_effect(effect: type[Any]) -> None:
         effects.partial_eval_kept_effects,
     ):
         allowed.add_type(effect)
-
-
-def is_staging() -> bool:
-    """Whether a trace is going on."""
-    return not core.trace_state_clean()
 
 
 def keeps_constants_out() -> bool:

@@ -16,8 +16,8 @@ from nitroc.frontend.mark_primitive import MarkEffect, mark_p
 _COUNTED = frozenset(
     (
         *("jit", "closed_call", "core_call", "checkpoint", "remat2", "scan", "while", "cond"),
-        *("custom_jvp_call", "custom_vjp_call", "custom_lin", "custom_linear_solve", "composite"),
-        "linear_solve",
+        *("custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "composite"),
+        "eval_jaxpr",
     )
 )
 """Primitives that call user functions, each a number of times that the program's text fixes."""
@@ -58,7 +58,7 @@ def without_marks(closed: ClosedJaxpr, scope: str) -> ClosedJaxpr:
 
 def unmarked(closed: ClosedJaxpr) -> ClosedJaxpr:
     """`closed` without any mark."""
-    return ClosedJaxpr(_stripped(closed.jaxpr), closed.consts)
+    return ClosedJaxpr(stripped(closed.jaxpr), closed.consts)
 
 
 def _marks(jaxpr: Any) -> Iterator[Mark]:
@@ -102,15 +102,16 @@ def _stripped_equation(equation: Any) -> Any:
 
 def _stripped_param(value: Any) -> Any:
     if isinstance(value, ClosedJaxpr):
-        return ClosedJaxpr(_stripped(value.jaxpr), value.consts)
+        return ClosedJaxpr(stripped(value.jaxpr), value.consts)
     if _is_jaxpr(value):
-        return _stripped(value)
+        return stripped(value)
     if isinstance(value, tuple | list) and any(map(_is_jaxpr, value)):
         return type(value)(map(_stripped_param, value))
     return value
 
 
-def _stripped(jaxpr: Any) -> Any:
+def stripped(jaxpr: Any) -> Any:
+    """`jaxpr` without any mark."""
     return _with_equations(jaxpr, [_stripped_equation(e) for e in jaxpr.eqns])
 
 

@@ -18,11 +18,9 @@ from nitro_dialect.ir import Mark
 from nitroc.frontend.jax_internals import (
     BATCHERS,
     JVPS,
-    LINEARIZATIONS,
     Effect,
     Primitive,
     allow_effect,
-    is_staging,
     keeps_constants_out,
     register_lowering,
 )
@@ -64,11 +62,6 @@ def bind_tap(source: str) -> None:
     mark_p.bind(mark=Mark("", "tap", "tap_gradient", source=source), tap=True, lanes=1)
 
 
-def is_traced(value: Any) -> bool:
-    """Whether `bind` would leave something in a trace."""
-    return is_tracer(value) or is_staging()
-
-
 def is_tracer(value: object) -> bool:
     return isinstance(value, jax.core.Tracer)
 
@@ -92,16 +85,11 @@ def _jvp(primals: Any, _: Any, **params: Any) -> tuple[list[Any], list[Any]]:
     return mark_p.bind(*primals, **params), []
 
 
-def _linearize(_: bool, __: Any, *primals: Any, **params: Any) -> tuple[Any, ...]:
-    return mark_p.bind(*primals, **params), [], [], lambda *_: []
-
-
 def _batch(axis: Any, values: Any, dims: Any, *, lanes: int, **params: Any) -> tuple[Any, Any]:
     mapped = any(dim is not None for dim in dims)
     return mark_p.bind(*values, lanes=lanes if mapped else lanes * axis.size, **params), []
 
 
 JVPS[mark_p] = _jvp
-LINEARIZATIONS[mark_p] = _linearize
 BATCHERS[mark_p] = _batch
 register_lowering(mark_p, lambda *_, **__: [], cacheable=False)

@@ -9,6 +9,7 @@ refused.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from nitroc.errors import ContractError
 from nitroc.frontend.jax_internals import (
     BATCHERS,
     CUSTOM_PARTIAL_EVAL,
+    EXPORTED_PARTIAL_EVAL,
     PARTIAL_EVALS,
     JaxprTrace,
     batch_jaxpr,
@@ -29,7 +31,7 @@ from nitroc.frontend.jax_internals import (
     stage,
     while_p,
 )
-from nitroc.frontend.mark_jaxprs import first_mark, holds_mark, inner_jaxprs
+from nitroc.frontend.mark_jaxprs import first_mark, holds_mark, inner_jaxprs, stripped
 from nitroc.frontend.mark_primitive import mark_p
 
 
@@ -69,6 +71,7 @@ def _patched() -> Iterator[None]:
         (BATCHERS, while_p, _refusing_while(BATCHERS[while_p])),
         (CUSTOM_PARTIAL_EVAL, scan_p, _hoisting(CUSTOM_PARTIAL_EVAL[scan_p])),
         *((names, _LOOK, _hoisting(names[_LOOK])) for names in PARTIAL_EVALS),
+        (EXPORTED_PARTIAL_EVAL, "dce_jaxpr", _without_marks(EXPORTED_PARTIAL_EVAL["dce_jaxpr"])),
     ]
     process = JaxprTrace.process_primitive
     before = [(where, key, where[key]) for where, key, _ in changes]
@@ -146,6 +149,17 @@ def _hoisting(function: Callable[..., Any]) -> Callable[..., Any]:
             _HOISTING.reset(token)
 
     return hoisting
+
+
+def _without_marks(eliminate: Callable[..., Any]) -> Callable[..., Any]:
+    """What flax asks of a body that it traces once more before its scan: no mark is part of it."""
+
+    def eliminated(jaxpr: Any, *arguments: Any, **keywords: Any) -> Any:
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        looked = stripped(jaxpr) if caller.startswith("flax.") else jaxpr
+        return eliminate(looked, *arguments, **keywords)
+
+    return eliminated
 
 
 def _keeping_marks(process: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,8 +28,8 @@ from nitro_runtime.places import Found, Kind, Place
 from nitroc.errors import ContractError
 from nitroc.frontend import numeric_marks
 from nitroc.frontend.jax_internals import in_backward_rule
-from nitroc.frontend.mark_primitive import bind, bind_tap, is_traced, is_tracer, will_be_lost
-from nitroc.frontend.mark_tracing import recording
+from nitroc.frontend.mark_primitive import bind, bind_tap, is_tracer, will_be_lost
+from nitroc.frontend.mark_tracing import Recording, recording
 from nitroc.frontend.source import user_position
 
 T = TypeVar("T")
@@ -305,22 +305,20 @@ def _record(mark: Mark, value: Any) -> None:
     if _is_value(value) or rule_marks.recording():
         rule_marks.record(_placed(mark, places.current()), value)
         return
-    place, tapping = places.current(), _IN_TAP.get()
-    if place is None and not is_traced(value):
-        return
+    place, now, tapping = places.current(), recording(), _IN_TAP.get()
+    if now is None and (place is None or place.kind is Kind.TRACED):
+        return  # plain jax, or a hook asked for its shapes
     mark = _placed(mark, place)
     if tapping and mark.kind != "diagnostic":
         raise _misplaced(mark, "inside tap_gradient", "nt.diagnostic(...) may stand there")
     # a backward rule runs when its hook is done, and in whatever place is left then
-    if recording() is not None and not tapping and in_backward_rule():
+    if now is not None and not tapping and in_backward_rule():
         raise _misplaced(mark, "in a backward rule", "write nt.tap_gradient(x, fn) in the hook")
-    if place is None:
-        bind(mark, value)
-    elif place.kind is Kind.TRACED:
-        _traced(mark, value, tapping)
-    elif place.kind is Kind.NUMPY:
+    if now is not None and (place is None or place.kind is Kind.TRACED):
+        _traced(mark, value, now, tapping)
+    elif place is not None and place.kind is Kind.NUMPY:
         _at_once(mark, value, place)
-    else:
+    elif place is not None:
         _refused(mark, place)
 
 
@@ -328,11 +326,9 @@ def _placed(mark: Mark, place: Place | None) -> Mark:
     return replace(mark, source=user_position(place.root if place else None))
 
 
-def _traced(mark: Mark, value: Any, tapping: bool) -> None:
-    now = recording()
-    if mark.kind == "diagnostic" and (now is None or not now.diagnostics):
-        if now is not None:
-            now.dropped.setdefault(mark)
+def _traced(mark: Mark, value: Any, now: Recording, tapping: bool) -> None:
+    if mark.kind == "diagnostic" and not now.diagnostics:
+        now.dropped.setdefault(mark)
         return
     if will_be_lost(value):
         raise ContractError(

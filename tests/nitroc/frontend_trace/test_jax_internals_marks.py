@@ -15,7 +15,6 @@ from nitroc.frontend.jax_internals import (
     BATCHERS,
     CUSTOM_PARTIAL_EVAL,
     JVPS,
-    LINEARIZATIONS,
     PARTIAL_EVALS,
     Effect,
     JaxprTrace,
@@ -25,7 +24,6 @@ from nitroc.frontend.jax_internals import (
     cond_p,
     in_backward_rule,
     ir,
-    is_staging,
     jit_p,
     keeps_constants_out,
     lowered_inline,
@@ -81,22 +79,6 @@ def test_an_allowed_effect_stands_in_every_form_of_control_flow() -> None:
     smaller, used = jax_internals.drop_dead(marked, [False, False])
     assert primitives(smaller) == ["stop_gradient", "seen"]
     assert used == (True, True)
-
-
-def test_linearizations_take_the_primal_and_leave_nothing_to_do() -> None:
-    calls: list[Any] = []
-
-    def rule(is_vjp: Any, nonzeros: Any, *primals: Any, **params: Any) -> Any:
-        calls.append(nonzeros)
-        return seen_p.bind(*primals, **params), [], [], lambda *_: []
-
-    LINEARIZATIONS[seen_p] = rule
-    try:
-        closed = jax.make_jaxpr(jax.grad(lambda x: (seen_p.bind(x), x * 2)[1]))(1.0)
-    finally:
-        del LINEARIZATIONS[seen_p]
-    assert calls == [[True]]
-    assert primitives(closed).count("seen") == 1
 
 
 def test_batchers_are_called_without_a_mapped_operand_too() -> None:
@@ -227,13 +209,6 @@ def test_stage_leaves_an_equation_for_later_whatever_is_known() -> None:
     finally:
         JaxprTrace.process_primitive = process
         jax.clear_caches()
-
-
-def test_is_staging_inside_a_trace_only() -> None:
-    found: list[bool] = [is_staging()]
-    jax.make_jaxpr(lambda: found.append(is_staging()))()
-    jax.vmap(lambda v: found.append(is_staging()))(X)
-    assert found == [False, True, True]
 
 
 def test_constants_are_kept_out_where_jax_evaluates_them() -> None:
