@@ -94,7 +94,7 @@ def _reducing(error: Exception) -> str:
         name = str(error.name)
         if hasattr(IRNamespace, name):
             return f"write xp.{name}(...) of the array, with xp = nt.namespace(g)"
-    return f"with xp = nt.namespace(g) a rule reduces whole leaves, by xp.: {known}"
+    return f"a rule reduces whole leaves, with these of xp = nt.namespace(g): {known}"
 
 
 def _user_line(error: Exception) -> str | None:
