@@ -49,6 +49,7 @@ from nitroc.frontend.marks import (
 from nitroc.frontend.metadata import NO_DEFAULT
 from nitroc.frontend.settings import from_preset
 from nitroc.handle import Nitro
+from nitroc.locating import locate_nonfinite
 from nitroc.rules import namespace, rule, zeros
 from nitroc.stages import ir
 
@@ -99,6 +100,7 @@ __all__ = [
     "guard",
     "host_fields",
     "ir",
+    "locate_nonfinite",
     "metric",
     "namespace",
     "nn",

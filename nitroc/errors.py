@@ -778,6 +778,11 @@ declare(
             "The file system refused: a missing directory, no permission, no space.",
             "Name a file in a directory that can be written.",
         ),
+        41: (
+            "a flag that needs another",
+            "The flag says nothing without the other one that the message names.",
+            "Give both.",
+        ),
     },
 )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from nitroc import commands
+from nitro_runtime.errors import UsageError
+from nitroc import commands, locating
 from nitroc.cli.flags import backend_flag, quiet_flag, set_flag
+
+FLAGS = {"max_epochs": "epochs"}
+"""Flags that are called otherwise than their option."""
 
 
 @click.command(name="run", epilog="Example: nitroc run bundle/ --epochs 40 --run-dir runs/a")
@@ -27,6 +31,12 @@ from nitroc.cli.flags import backend_flag, quiet_flag, set_flag
 @click.option("--sample-every", type=int, help="Steps between their samples.  [100]")
 @click.option("--on-nonfinite-metric", metavar="error|ignore", help="A NaN control metric.")
 @click.option("--data", "data_file", metavar="F.npz", help="The splits; host/ is not imported.")
+@click.option(
+    "--locate-nonfinite",
+    is_flag=True,
+    help="Run the step that failed in --run-dir again, and name its first operation that is not "
+    "finite.",
+)
 @quiet_flag
 @backend_flag
 def command(
@@ -36,10 +46,14 @@ def command(
     quiet: bool,
     backend: str | None,
     data_file: str | None,
+    locate_nonfinite: bool,
     **options: Any,
 ) -> None:
     """Trains a bundle and prints where the run is."""
     given = {name: value for name, value in options.items() if value not in (None, ())}
+    if locate_nonfinite:
+        others = {"set": settings, "tags": tags, "data": data_file}
+        _locate(bundle, {**given, **others}, quiet, backend)
     if tags is not None:
         given["tags"] = tuple(word for word in tags.split(",") if word)
     handle = commands.run(
@@ -49,3 +63,26 @@ def command(
         click.echo(f"{handle.stop_reason}: {handle.run_dir}", err=True)
     status = {"interrupted": 130}.get(handle.stop_reason or "", 0)
     raise SystemExit(status)
+
+
+def _locate(bundle: str, given: dict[str, Any], quiet: bool, backend: str | None) -> NoReturn:
+    """Prints what is found in the run's replay; exit 1 when nothing is."""
+    run_dir = given.pop("run_dir", None)
+    if run_dir is None:
+        raise UsageError(
+            41,
+            "--locate-nonfinite needs the directory of the run that failed",
+            where="--locate-nonfinite",
+            help=f"nitroc run {bundle} --locate-nonfinite --run-dir D",
+        )
+    others = [FLAGS.get(name, name) for name, value in given.items() if value]
+    if others:
+        raise UsageError(
+            37,
+            f"--{others[0].replace('_', '-')} with --locate-nonfinite, which trains nothing: it "
+            "would change nothing",
+            help="leave it out",
+        )
+    located = locating.locate_nonfinite(bundle, run_dir, backend=backend, quiet=quiet)
+    click.echo(located.text())
+    raise SystemExit(0 if located.found else 1)

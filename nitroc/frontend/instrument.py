@@ -114,6 +114,7 @@ class _Instrument:
                 start = _number(0) if name == self.entry else added[0]
                 self._look_at(list(block.arguments)[: -len(added)])
             self._block(block, self.sites.bodies[name], _Scope(start, added[-1]))
+
     def _block(self, block: Any, body: Body, scope: _Scope) -> None:
         ops = [op for op in operations(block) if op != end_of(block)]
         for op in ops:
@@ -289,9 +290,7 @@ def _judge(mask: str) -> str:
         "%none = stablehlo.constant dense<-1> : tensor<4xi32>",
         "%first = stablehlo.select %says, %sites, %none : tensor<4xi1>, tensor<4xi32>",
     ]
-    given = (
-        f"%made: tensor<2xi1>, %given: tensor<2xi1>, %site: tensor<i32>, %ignored: {mask}"
-    )
+    given = f"%made: tensor<2xi1>, %given: tensor<2xi1>, %site: tensor<i32>, %ignored: {mask}"
     return _function(given, lines, "%first", "tensor<4xi32>")
 
 

@@ -113,7 +113,14 @@ class Sites:
             reads, makes = _all(call.reads[i] for i in reads), _all(call.makes[i] for i in makes)
         sources = [found.source for found in (item, *calls) if found.source is not None]
         name = "/".join(found.name for found in reversed((item, *calls)) if found.name)
-        return Site(item.op.rpartition(".")[2], item.result, name, sources[0] if sources else None, reads, makes)
+        return Site(
+            item.op.rpartition(".")[2],
+            item.result,
+            name,
+            sources[0] if sources else None,
+            reads,
+            makes,
+        )
 
     def callee(self, op: Any) -> str | None:
         """The function that `op` calls, when its operations are counted."""

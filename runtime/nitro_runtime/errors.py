@@ -538,6 +538,16 @@ declare(
             "The directory is no replay of a failed step, or a file of it is damaged.",
             "Name a directory `replay/step-N` of a run directory.",
         ),
+        8: (
+            "no replay in the run directory",
+            "Only a training step that a guard or the finite guard stops the run at leaves one.",
+            "Name the run directory of such a run.",
+        ),
+        9: (
+            "a replay of another bundle",
+            "The step was made by another bundle's program than the one given.",
+            "Give the bundle that the run was trained with; its digest is in the message.",
+        ),
     },
 )
 

@@ -93,6 +93,25 @@ def _run_of(path: Path) -> str | None:
         return None
 
 
+def newest(run_dir: str | Path) -> Path:
+    """The replay in a run directory, of its latest run where several left one.
+
+    E-RUN-008 when there is none, E-RUN-007 when none of those there can be read.
+    """
+    folder = Path(run_dir) / FOLDER
+    there = sorted(folder.glob("step-*"))
+    if not there:
+        raise RunError(
+            8,
+            f"{run_dir} has no replay of a failed step",
+            where=str(folder),
+            help="a training step that a guard or the finite guard stops the run at leaves one; "
+            "name the directory of such a run: --run-dir D",
+        )
+    runs = {path: _run_of(path) for path in there}
+    return max(there, key=lambda path: runs[path] or "")
+
+
 def read(path: str | Path) -> Replay:
     """The replay at `path`, every byte checked; E-RUN-007 for what is none, or is damaged."""
     directory = Path(path)
