@@ -249,8 +249,8 @@ declare(
             "Return it from prepare, or give the parameter a default.",
         ),
         73: (
-            "build_model differs when it is traced",
-            "A traced build_model returned another tree of params than on the host.",
+            "build_model returns another tree than it did",
+            "Traced, or called again for the trees of a bundle, build_model returned other leaves.",
             "Let nothing but shapes and GraphConst fields decide the tree.",
         ),
         74: (

@@ -21,7 +21,7 @@ from nitroc.building import build_files
 from nitroc.frontend.experiment import Experiment
 from nitroc.frontend.options import run_options
 from nitroc.frontend.settings import preset_values, split_keywords
-from nitroc.frontend.setup import Setup, prepare, route_prediction
+from nitroc.frontend.setup import Setup, prepare, route_prediction, with_model
 from nitroc.hosting import ExperimentHost
 from nitroc.lowering import Target
 
@@ -177,7 +177,10 @@ class Nitro:
         return self._tree("state")
 
     def _tree(self, role: str) -> Any:
-        groups = None if self._setup is None else self._setup.groups
+        groups = None
+        if self._setup is not None:
+            self._setup = with_model(self._setup)
+            groups = self._setup.groups
         if self._engine is None:
             assert groups is not None, "a handle of a bundle has its engine"
             prefix = f"{role}/"

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from nitro_dialect.ir import Group, Leaf
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.data import arrays
 from nitro_runtime.errors import UsageError
@@ -17,6 +18,7 @@ from nitroc import sources
 from nitroc.bundle.values import recorded, restored
 from nitroc.errors import BuildError
 from nitroc.frontend.experiment import Experiment, config_metadata
+from nitroc.frontend.groups import Groups
 from nitroc.frontend.names import did_you_mean
 from nitroc.frontend.options import OPTIONS, run_options, unknown_option
 from nitroc.frontend.settings import read_option, read_settings
@@ -79,7 +81,21 @@ def _setup_of(bundle: Bundle, settings: Settings, options: Mapping[str, Any]) ->
         for name, entry in manifest.options.items()
         if entry.baked or entry.source in ("keyword", "recorded")
     }
-    return prepare(origin.cls(**given), {**read.options, **options}, kept)
+    keywords = {**read.options, **options}
+    return prepare(origin.cls(**given), keywords, kept, groups=_recorded_groups(manifest))
+
+
+def _recorded_groups(manifest: Manifest) -> Groups:
+    """The groups that the programs were built for, without trees or values."""
+    found = {
+        entry.role: Group(
+            entry.name,
+            entry.role,
+            tuple(Leaf(e.path, e.dtype, e.shape, frozenset(e.flags)) for e in entry.leaves),
+        )
+        for entry in manifest.groups
+    }
+    return Groups(found["param"], found["state"])
 
 
 def _recorded_fields(bundle: Bundle, cls: type[Experiment]) -> dict[str, Any]:

@@ -45,6 +45,8 @@ def report_groups(setup: Setup) -> None:
     setup.report.add("groups", setup.groups.state.name, _count(setup.groups.state.leaves))
     if isinstance(setup.model, LinenModel | NnxModel | EquinoxModel):
         setup.report.add("groups", "model", repr(setup.model))
+    if not setup.groups.has_trees:
+        setup.report.add("groups", "model", "as built: build_model is called for its trees only")
     for note in setup.groups.notes:
         setup.report.add("groups", "note", note)
 

@@ -28,16 +28,22 @@ class Groups:
 
     `initial` holds `param/<path>` and `state/<path>`: contiguous native numpy arrays in the leaves'
     dtypes. A typed key in state is its words, `ui32[..., 2]`, with the flag `key:<implementation>`.
+    Groups that were read from a bundle have no trees, no values and no notes.
     """
 
     params: Group
     state: Group
-    params_treedef: Any
-    state_treedef: Any
-    initial: dict[str, np.ndarray]
+    params_treedef: Any = None
+    state_treedef: Any = None
+    initial: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     notes: tuple[str, ...] = ()
     keys: tuple[str | None, ...] = field(default=())
     """Per leaf of state, the implementation of a typed key; None for an array."""
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether the leaves can be put back into the trees of `build_model`."""
+        return self.params_treedef is not None
 
     def params_tree(self, leaves: Sequence[Any]) -> Any:
         """The tree of `params` with these leaves, in the order of the group."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from nitro_dialect.ir import Group
 from nitro_runtime import pjrt
 from nitro_runtime.data.schema import Look, Schema, look
 from nitro_runtime.data.source import check_batch
@@ -51,7 +52,9 @@ class Setup:
     * `routing` of every hook that is there; `residency` of `metrics` and `train_metrics`.
     * `device` leaves in order; `device_fields` rebuilds nested Device values from leaves.
     * `horizon`: optimizer steps of the run, what schedule factories are called with.
-    * `groups`: the leaves of params and state, which of them decay, and their first values.
+    * `groups`: the leaves of params and state, which of them decay, and their first values. Those
+      of a bundle come without the trees; `with_model` calls `build_model` for them, and `model` is
+      None until then.
     * `dropped`: diagnostics of host hooks, which never run.
     """
 
@@ -88,16 +91,17 @@ def prepare(
     *,
     need_data: bool = True,
     derived: Mapping[str, Any] | None = None,
+    groups: Groups | None = None,
 ) -> Setup:
     """Sets an experiment up.
 
     `keywords` are run options given by name, `recorded` those a bundle or a run to resume holds;
-    `derived`, when given, are recorded values that stand for calling `derive`. Without `need_data`
-    a missing `build_data` is no error. Exceptions of hooks surface as themselves, with a note of
-    the hook.
+    `derived` and `groups`, when given, are recorded values that stand for calling `derive` and
+    `build_model`. Without `need_data` a missing `build_data` is no error. Exceptions of hooks
+    surface as themselves, with a note of the hook.
     """
     with remembering() as dropped:
-        setup = _prepared(experiment, keywords, recorded, need_data, derived)
+        setup = _prepared(experiment, keywords, recorded, need_data, derived, groups)
     return replace(setup, dropped=tuple(dropped))
 
 
@@ -107,6 +111,7 @@ def _prepared(
     recorded: Mapping[str, Any],
     need_data: bool,
     derived: Mapping[str, Any] | None,
+    groups: Groups | None,
 ) -> Setup:
     options = resolve(experiment, keywords, recorded)
     experiment = _with_options(experiment, options)
@@ -121,10 +126,11 @@ def _prepared(
     experiment = with_values(experiment, values.host)
     pjrt.devices()  # a machine where no backend starts is named before a hook meets it
     seed = int(options["seed"].value)
-    model, params, state = build_model(experiment, values, seed)
-    groups = make_groups(
-        params, state, leaf_hooks(experiment, params), hook_location(experiment, "build_model")
-    )
+    model = None
+    if groups is None:
+        model, params, state = build_model(experiment, values, seed)
+        where = hook_location(experiment, "build_model")
+        groups = make_groups(params, state, leaf_hooks(experiment, params), where)
     looks = {name: look(splits[name], name, seed) for name in PROBED if name in splits}
     routing = route_splits(experiment, values, looks)
     for name, seen in looks.items():
@@ -158,6 +164,36 @@ def _prepared(
     )
     fill_report(setup, explicit, routing.notes)
     return setup
+
+
+def with_model(setup: Setup) -> Setup:
+    """The setup with the model and the trees of `build_model`, which is called if it was not yet.
+
+    E-HOOK-073 when it returns other leaves than those of the setup's groups.
+    """
+    known = setup.groups
+    if known.has_trees:
+        return setup
+    seed = int(setup.options["seed"].value)
+    model, params, state = build_model(setup.experiment, setup.device_fields, seed)
+    where = hook_location(setup.experiment, "build_model")
+    made = make_groups(params, state, None, where)
+    for role, recorded, group in (
+        ("params", known.params, made.params),
+        ("state", known.state, made.state),
+    ):
+        if _places(recorded) != _places(group):
+            raise HookError(
+                73,
+                f"build_model returned other {role} than when the bundle was built",
+                where=where,
+                help="the tree may depend on GraphConst fields only; else build again",
+            )
+    return replace(setup, model=model, groups=replace(made, params=known.params, state=known.state))
+
+
+def _places(group: Group) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(leaf.path, leaf.dtype, leaf.shape) for leaf in group.leaves]
 
 
 def probe_split(setup: Setup, name: str) -> Schema:
