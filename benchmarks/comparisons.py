@@ -136,23 +136,25 @@ def guards_lm(quick: bool) -> Figures:
 
 
 def beside_peers(name: str, quick: bool) -> dict[str, float | str]:
-    """nitroc beside Keras 3 and Lightning on the job `name`; a peer may be `not installed`."""
+    """nitroc beside Keras 3 and Lightning on the job `name`; a peer may be `not installed`.
+
+    Each peer alternates with nitroc alone: the threads of one are no burden to another.
+    """
     chosen = JOBS[name]
     experiment = chosen.experiment()
     source = experiment.build_data()["train"]
-    with tempfile.TemporaryDirectory() as text, closing() as close:
-        sides: dict[str, Side] = {
-            "nitroc": close(jobs.trained(experiment, source, chosen.steps, Path(text) / "n"))
-        }
-        missing: dict[str, float | str] = {}
-        for peer, train in peers.PEERS.items():
-            if peers.installed(peer):
-                sides[peer] = close(Standing(train(name, source, chosen.steps)))
-            else:
-                missing[f"vs_{peer}"] = "not installed"
-        step = per_step(sides, chosen.quick, chosen.steps)
-    ratios = {f"vs_{peer}": step["nitroc"] / step[peer] for peer in sides if peer != "nitroc"}
-    return {**_named(step), **ratios, **missing}
+    found: dict[str, float | str] = {}
+    for peer, train in peers.PEERS.items():
+        if not peers.installed(peer):
+            found[f"vs_{peer}"] = "not installed"
+            continue
+        with tempfile.TemporaryDirectory() as text, closing() as close:
+            nitroc = close(jobs.trained(experiment, source, chosen.steps, Path(text)))
+            other = close(Standing(train(name, source, chosen.steps)))
+            step = per_step({"nitroc": nitroc, peer: other}, chosen.quick, chosen.steps)
+        found[f"{peer}_us"] = step[peer]
+        found[f"vs_{peer}"] = step["nitroc"] / step[peer]
+    return found
 
 
 def _named(step: Mapping[str, float]) -> Figures:
