@@ -23,6 +23,7 @@ from nitroc.emit.program import EmittedProgram, emit_program, stripped
 from nitroc.emit.scope import Commits
 from nitroc.frontend.device import DeviceLeaf
 from nitroc.frontend.importer import ImportedFunction
+from nitroc.frontend.mark_table import refuse_clash
 from nitroc.frontend.setup import Setup
 from nitroc.frontend.trace import Tracer
 from nitroc.passes import pipeline
@@ -170,7 +171,12 @@ def _evaluation(tracer: Tracer, functions: _Functions, item: Width, mixed: bool)
 
 
 def _marks(tracer: Tracer, rule: Rule) -> dict[str, Mark]:
-    """All marks: those of traced hooks, the optimizer's, and those that never run."""
+    """All marks: those of traced hooks, the optimizer's, and those that never run.
+
+    E-CONTRACT-024 where a rule gives another meaning to a name that a hook has.
+    """
+    for mark in rule.marks:
+        refuse_clash(mark, tracer.marks.values())
     of_rule = map(placed.of_group, rule.marks)
     found = (*tracer.marks.values(), *of_rule, *tracer.dropped.values())
     return {mark.key: mark for mark in found}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from nitro_dialect.ir import Mark
@@ -23,7 +23,7 @@ class MarkTable:
         E-CONTRACT-024 for a name that already is another kind of series.
         """
         if mark not in self._keys:
-            self._refuse_clash(mark)
+            refuse_clash(mark, self.marks.values())
             key = free_key(mark, self.marks)
             self._keys[mark] = key
             self.marks[key] = replace(mark, key=key)
@@ -32,15 +32,17 @@ class MarkTable:
     def __contains__(self, mark: Mark) -> bool:
         return mark in self._keys
 
-    def _refuse_clash(self, mark: Mark) -> None:
-        for other in self.marks.values():
-            if other.name == mark.name and _clash(mark, other):
-                raise ContractError(
-                    24,
-                    f"{_described(mark)} is also {_described(other)}, which is at {_line(other)}",
-                    where=_line(mark),
-                    help="rename one of them",
-                )
+
+def refuse_clash(mark: Mark, others: Iterable[Mark]) -> None:
+    """E-CONTRACT-024, with both lines, where `mark` is another series under the name of one."""
+    for other in others:
+        if other.name == mark.name and _clash(mark, other):
+            raise ContractError(
+                24,
+                f"{_described(mark)} is also {_described(other)}, which is at {_line(other)}",
+                where=_line(mark),
+                help="rename one of them",
+            )
 
 
 def free_key(mark: Mark, taken: Mapping[str, Mark]) -> str:

@@ -11,6 +11,7 @@ from whole import Linear, bits, handle, rows
 
 import nitroc as nt
 from nitro_runtime.errors import GuardError
+from nitroc.errors import ContractError
 
 
 @nt.rule()
@@ -118,6 +119,23 @@ def test_D09_a_diagnostic_of_a_rule_counts_when_it_is_selected(tmp_path: Path) -
     error = failed(handle(Sampled(), tmp_path / "b", diagnostics=("update/*",), **options))
     assert (error.name, error.step) == ("update/peak", 4)
     assert error.meta["param"] == "pair"
+
+
+class Clashing(Sampled):
+    def loss(self, outputs: Any, *, y: Any, far: Any) -> Any:  # type: ignore[override]
+        nt.diagnostic("update/peak", y.sum())
+        return super().loss(outputs, y=y, far=far)
+
+
+def test_one_name_in_a_hook_and_in_a_rule_is_one_series(tmp_path: Path) -> None:
+    """A hook's mean and a rule's max can't be one: both lines are named."""
+    with pytest.raises(ContractError) as caught:
+        handle(Clashing(), tmp_path, max_epochs=1).train()
+    assert caught.value.code == "E-CONTRACT-024"
+    in_rule = sampled.function.__code__.co_firstlineno + 3
+    in_hook = Clashing.loss.__code__.co_firstlineno + 1
+    for line in (in_rule, in_hook):
+        assert f"test_optimizer_marks.py:{line}" in str(caught.value)
 
 
 def test_the_report_says_what_the_marks_of_a_rule_cost(tmp_path: Path) -> None:
