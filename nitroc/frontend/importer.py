@@ -16,6 +16,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from nitro_dialect.ir import CHANNELS, Function, Group, Mark, Parameter
+from nitro_dialect.marks import result_name
 from nitro_dialect.types import TensorType
 from nitro_runtime.trees import TreeSpec
 from nitroc.errors import BuildError, ContractError
@@ -136,7 +137,7 @@ def _marks_to_results(works: Sequence[_Work]) -> None:
         harvest.finish(order, work.traced.marks_at)
         work.executions = harvest.executions
         work.marks = [
-            Parameter(f"mark.{key}:{name}", TensorType(CHANNELS[name][0])) for key, name in order
+            Parameter(result_name(key, name), TensorType(CHANNELS[name][0])) for key, name in order
         ]
         left = [op.name for f in _functions(work.module) for op in _operations(f) if _is_ours(op)]
         assert not left, left

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from nitro_dialect.op import Context, Op, attr, operands, region, results
-from nitro_dialect.ops.common import type_of
+from nitro_dialect.ops.common import COMBINE, type_of
 from nitro_dialect.types import I32, TensorType, TreeType, Type, is_scalar, same
-
-COMBINE = ("sum", "max", "min")
 
 
 class Accum(Op):
