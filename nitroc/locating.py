@@ -109,7 +109,7 @@ def locate_nonfinite(
 def _unlocated(found: tuple[Nonfinite, ...]) -> Iterator[str]:
     operations = [one for one in found if one.what == OPERATION]
     if operations and not any(one.source for one in operations):
-        yield "the bundle has no line of it: what is built with --strip-locs has none"
+        yield "the bundle has no lines: it was built with --strip-locs"
 
 
 def _unfound(again: Again, manifest: Manifest) -> Iterator[str]:
@@ -118,12 +118,15 @@ def _unfound(again: Again, manifest: Manifest) -> Iterator[str]:
     if again.lost(manifest):
         yield f"it fails here too: {heads}"
         yield (
-            "every operation of the imported functions is finite, and so is all they are given: "
-            "it is made after them, in accumulation, the gradient's norm, clip or the optimizer"
+            "every operation of its functions is finite, and so is all they are given: what is not "
+            "is made after them, by accumulation, the norm of the gradient, clip or the optimizer"
         )
     else:
         yield f"it is stopped here too: {heads}"
-        yield "everything is finite: what they are given, every operation, the loss, the gradient"
+        yield (
+            "everything is finite: what its functions are given, every operation, the loss and the "
+            "gradient"
+        )
 
 
 class _Search:

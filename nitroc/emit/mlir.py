@@ -297,10 +297,7 @@ class ModuleBuilder:
             raise EmissionFailed("\n".join(lines)) from error
 
     def strip_locations(self) -> None:
-        with self.context:
-            passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(
-                self.module.operation
-            )
+        _strip(self.module)
 
     def serialize(self, version: str) -> bytes:
         """The portable artifact for a StableHLO version; EmissionFailed with the reason."""
@@ -347,6 +344,19 @@ def text(artifact: bytes, *, locations: bool) -> str:
     context = jax_internals.make_ir_context()
     module = jax_internals.deserialize_portable(artifact, context)
     return str(module.operation.get_asm(enable_debug_info=locations))
+
+
+def without_locations(artifact: bytes, version: str) -> bytes:
+    """The same portable artifact, no source location left in it."""
+    context = jax_internals.make_ir_context()
+    module = jax_internals.deserialize_portable(artifact, context)
+    _strip(module)
+    return serialize(module, version)
+
+
+def _strip(module: ir.Module) -> None:
+    with module.context:
+        passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
 
 
 def artifact_of(text: str, version: str) -> bytes:

@@ -93,7 +93,7 @@ def import_text(text: str, version: str) -> bytes:
 
 def stripped(artifact: bytes, version: str) -> bytes:
     """The artifact without source locations."""
-    return import_text(program_text(artifact, locations=False), version)
+    return mlir.without_locations(artifact, version)
 
 
 def _program(module: Module, name: str) -> Program:

@@ -540,7 +540,7 @@ declare(
         ),
         8: (
             "no replay in the run directory",
-            "Only a training step that a guard or the finite guard stops the run at leaves one.",
+            "Only a training step at which a guard or the finite guard stops the run leaves one.",
             "Name the run directory of such a run.",
         ),
         9: (

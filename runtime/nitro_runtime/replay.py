@@ -105,7 +105,7 @@ def newest(run_dir: str | Path) -> Path:
             8,
             f"{run_dir} has no replay of a failed step",
             where=str(folder),
-            help="a training step that a guard or the finite guard stops the run at leaves one; "
+            help="a training step at which a guard or the finite guard stops the run leaves one; "
             "name the directory of such a run: --run-dir D",
         )
     runs = {path: _run_of(path) for path in there}

@@ -1,4 +1,4 @@
-"""The first operation that is not finite, in the order of execution, through every kind of region."""
+"""The first operation that is not finite, in the order of execution, through every region."""
 
 from __future__ import annotations
 
