@@ -5,6 +5,12 @@ from __future__ import annotations
 RESULT = "mark."
 """What the name of a function's result begins with when it is a channel of a mark."""
 
+MOST = 2.0**42
+"""The largest count of one execution: a larger one is this one, so that no sum in i64 wraps to 0.
+
+It takes 2**22 such executions in one step.
+"""
+
 
 def result_name(key: str, channel: str) -> str:
     """`mark.<key>:<channel>`: what a function's result for one channel of a mark is called."""

@@ -15,14 +15,12 @@ import numpy as np
 from jax import lax
 
 from nitro_dialect.ir import CHANNELS, Mark
+from nitro_dialect.marks import MOST
 from nitroc.frontend.jax_internals import ir, lowered_inline
 from nitroc.frontend.numeric_marks import INFINITE, NAN, NEGATIVE
 
 MARK_OP = "nitro.mark"
 """Stands where a mark was called until `harvest` makes results of it; no other op is ours."""
-
-_LARGEST = 2.0**62
-"""The largest count: the sums of a step stay inside i64."""
 
 
 def lowering_rule(key_of: Callable[[Mark], str]) -> Callable[..., list[Any]]:
@@ -96,7 +94,7 @@ def _whole(x: Any) -> list[Any]:
     code = lax.select(infinite, lax.full_like(none, INFINITE), code)
     code = lax.select(lax.ne(number, number), lax.full_like(none, NAN), code)
     regular = lax.eq(code, none)
-    up = lax.min(lax.ceil(number), lax.full_like(number, _LARGEST))
+    up = lax.min(lax.ceil(number), lax.full_like(number, MOST))
     safe = lax.select(regular, up, lax.full_like(number, 1))
     return [_i64(safe), code]
 

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+import numpy as np
 
 from nitro_dialect.ir import Mark
 from nitroc.frontend.jax_internals import (
@@ -53,8 +54,17 @@ has no axis for, run it.
 
 def bind(mark: Mark, value: Any, *, tap: bool = False) -> None:
     """Marks `value`, of rank 0, in the current trace."""
-    operand = jax.lax.stop_gradient(jnp.asarray(value))
+    operand = jax.lax.stop_gradient(_operand(value))
     mark_p.bind(operand, mark=mark, tap=tap, lanes=1)
+
+
+def _operand(value: Any) -> Any:
+    """The value as an array; an integer that jax would wrap into 32 bits is the nearest float."""
+    if not isinstance(value, int | np.integer):
+        return jnp.asarray(value)
+    narrow = np.uint32 if isinstance(value, np.unsignedinteger) else np.int32
+    limits = np.iinfo(narrow)
+    return jnp.asarray(value if limits.min <= value <= limits.max else np.float32(value))
 
 
 def bind_tap(source: str) -> None:

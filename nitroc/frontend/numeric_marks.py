@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nitro_dialect.marks import MOST
 from nitro_runtime.places import Found
 
 NEGATIVE, INFINITE, NAN = 1, 2, 3
@@ -31,7 +32,7 @@ def whole(count: float | int) -> tuple[int, int]:
         return 1, INFINITE
     if count < 0:
         return 1, NEGATIVE
-    return math.ceil(count), 0
+    return math.ceil(min(count, MOST)), 0
 
 
 def outside(value: Any, below: float | None, above: float | None) -> int:

@@ -18,14 +18,12 @@ import numpy as np
 
 from nitro_dialect.builder import emit, emit_scalar, varies
 from nitro_dialect.ir import CHANNELS, Mark, Value
+from nitro_dialect.marks import MOST
 from nitro_dialect.namespace import NAMESPACE as XP
 from nitro_dialect.ops import RuleMark
 from nitro_dialect.types import F32, I1, same
 from nitro_runtime.marks import series_name
 from nitroc.errors import ContractError, OptError
-
-MOST = 2.0**53
-"""The largest count of one parameter; larger ones are this one, so that an i64 holds their sum."""
 
 NEGATIVE, INFINITE, NAN = 1.0, 2.0, 3.0
 """What `odd` says of a count that is none."""

@@ -34,8 +34,17 @@ COUNTS: dict[str, tuple[Any, int, int]] = {
     "i32_negative": (np.int32(-5), 1, 1),
     "i8": (np.int8(100), 100, 0),
     "ui8": (np.uint8(200), 200, 0),
+    "most": (np.float32(3e38), 2**42, 0),
     "ui32": (np.uint32(2**32 - 1), 2**32 - 1, 0),
 }
+WIDE: dict[str, tuple[Any, int, int]] = {
+    "i64": (np.int64(2**40), 2**40, 0),
+    "ui64": (np.uint64(2**32), 2**32, 0),
+    "python": (2**33, 2**33, 0),
+    "i64_negative": (np.int64(-(2**40)), 1, 1),
+}
+"""Numbers that jax would wrap into 32 bits; two of them to zero."""
+
 BOUNDS: dict[str, tuple[float, float | None, float | None, int]] = {
     "inside": (5.0, 6, 4, 0),
     "at_below": (6.0, 6, None, 1),
@@ -56,6 +65,9 @@ def test_D03_counts_and_D02_bounds_in_a_program() -> None:
         for name, (value, _, _) in COUNTS.items():
             dtype = np.asarray(value).dtype
             nt.guard(name, jnp.asarray(value) * one.astype(dtype))
+        for name, (value, _, _) in WIDE.items():
+            nt.guard(f"wide/{name}", value)
+        nt.metric("wide", 2**40, below=2.0**39)
         for name, (value, below, above, _) in BOUNDS.items():
             nt.metric(f"bound/{name}", value * one, below=below, above=above)
         return x * w
@@ -66,6 +78,9 @@ def test_D03_counts_and_D02_bounds_in_a_program() -> None:
         assert got[f"{name}:count"] == count, name
         unsigned = np.asarray(value).dtype.kind == "u"
         assert got.get(f"{name}:odd") == (None if unsigned else odd), name
+    for name, (_, count, odd) in WIDE.items():
+        assert (got[f"wide/{name}:count"], got[f"wide/{name}:odd"]) == (count, odd), name
+    assert (got["wide:sum"], got["wide:count"]) == (2**40, 1)
     for name, (value, _, _, count) in BOUNDS.items():
         assert got[f"bound/{name}:count"] == count, name
         np.testing.assert_equal(got[f"bound/{name}:sum"], float(np.float32(value)))
@@ -78,9 +93,22 @@ def evaluated(call: Any) -> list[Found]:
     return place.collected
 
 
-@pytest.mark.parametrize("name", COUNTS)
+def test_the_sum_of_the_largest_counts_is_not_zero() -> None:
+    """Four counts of 2**62 would be 0 in an i64, and the guard would pass."""
+
+    def function(x: Any, w: Any) -> Any:
+        jax.lax.scan(lambda c, _: (nt.guard("a", c), None), x[1] * 3e38, None, length=4)
+        jax.vmap(lambda _: nt.guard("b", x[1] * 3e38))(jnp.arange(4))
+        return x * w
+
+    made = traced(function)
+    got = words(made.forward(6), arguments(made, {"x": X}))
+    assert got["a:count"] == got["b:count"] == 4 * 2**42
+
+
+@pytest.mark.parametrize("name", [*COUNTS, *WIDE])
 def test_D03_counts_on_numpy(name: str) -> None:
-    value, count, odd = COUNTS[name]
+    value, count, odd = (COUNTS | WIDE)[name]
     (found,) = evaluated(lambda: nt.guard(name, value, layer=3))
     assert (found.kind, found.name, found.meta) == ("guard", name, (("layer", 3),))
     assert (found.count, found.odd, found.value) == (count, odd, None)
