@@ -39,6 +39,7 @@ from nitro_runtime.manifest import (
     SlotEntry,
     TensorEntry,
 )
+from nitro_runtime.places import Kind, Place, running
 from nitro_runtime.recorded import HOST_HOOKS
 from nitro_runtime.schedules import resolve
 from nitroc import placed, sources
@@ -341,7 +342,8 @@ def _schedules(setup: Setup, *, tables: bool) -> dict[str, ScheduleEntry]:
     entries = {name: constant(value) for name, value in host.values.items()}
     for name, value in host.schedules.items():
         dtype = setup.device[name].dtype if name in setup.device else "f32"
-        table = _table(name, value, setup.horizon, dtype) if tables else None
+        with running(Place(f"schedule {name}", Kind.REFUSED, host.root)):
+            table = _table(name, value, setup.horizon, dtype) if tables else None
         entries[name] = ScheduleEntry("schedules", setup.horizon or None, table)
     return entries
 

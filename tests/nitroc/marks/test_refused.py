@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -324,3 +326,28 @@ def test_marks_in_a_hook_whose_diagnostics_never_run_are_dropped() -> None:
     (mark,) = made.dropped.values()
     assert (mark.key, mark.kind, mark.below) == ("rows{side=left}", "diagnostic", 3.0)
     assert made.marks == {}
+
+
+def marked_curve(total: int) -> Any:
+    return lambda step: nt.guard("a", 0) + 0.1
+
+
+class Scheduled(nt.Experiment):
+    schedules: Any = dataclasses.field(default_factory=lambda: {"learning_rate": marked_curve})
+
+    def build_data(self) -> Any:
+        return {"train": nt.data.arrays({"x": X}, 6)}
+
+    def build_model(self, key: Any) -> Any:
+        return UNMARKED
+
+    def forward(self, model: Any, params: Any, state: Any, *, x: Any) -> Any:
+        return x * params["w"], state
+
+    def loss(self, outputs: Any) -> Any:
+        return jnp.sum(outputs)
+
+
+def test_D03_guard_in_a_schedule(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=code(19, "guard a", "schedule learning_rate")):
+        nt.build(Scheduled(), tmp_path / "bundle")
