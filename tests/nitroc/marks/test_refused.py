@@ -109,6 +109,9 @@ OTHERWISE: dict[str, Callable[[Any, Any], Any]] = {
     "vjp_primal_only_in_scan": lambda x, w: lax.scan(
         lambda c, _: (with_rule(marked, jnp.sin)(c), None), x * w, length=3
     )[0],
+    "vjp_in_another_loop": lambda x, w: with_rule(
+        lambda y: lax.scan(lambda c, _: (marked(c), None), y, length=3)[0], marked
+    )(x * w),
     "jvp_primal_only": lambda x, w: with_jvp(marked, jnp.sin)(x * w),
     "jvp_rule_only": lambda x, w: with_jvp(jnp.sin, marked)(x * w),
 }

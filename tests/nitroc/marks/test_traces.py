@@ -97,17 +97,26 @@ def test_values_and_gradients_are_those_without_marks() -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@jax.jit
+def size(y: Any) -> Any:
+    """jax keeps what it traced of it: with the diagnostic, or without."""
+    return nt.diagnostic("size", jnp.abs(y).max(), reduce="max", below=4) * y
+
+
 def watched(x: Any, w: Any) -> Any:
     nt.guard("always", jnp.sum(x > 3))
-    inner = jax.jit(lambda y: nt.diagnostic("size", jnp.abs(y).max(), reduce="max", below=4) * y)
-    y = lax.scan(lambda c, _: (jnp.sin(inner(c)), None), x * w, length=2)[0]
+    y = lax.scan(lambda c, _: (jnp.sin(size(c)), None), x * w, length=2)[0]
     return nt.tap_gradient(y, lambda ct: nt.diagnostic("ct", jnp.abs(ct).sum(), reduce="sum"))
 
 
 def unwatched(x: Any, w: Any) -> Any:
     nt.guard("always", jnp.sum(x > 3))
-    inner = jax.jit(lambda y: jnp.abs(y).max() * y)
-    return lax.scan(lambda c, _: (jnp.sin(inner(c)), None), x * w, length=2)[0]
+
+    @jax.jit
+    def size(y: Any) -> Any:
+        return jnp.abs(y).max() * y
+
+    return lax.scan(lambda c, _: (jnp.sin(size(c)), None), x * w, length=2)[0]
 
 
 def test_diagnostics_and_taps_are_in_the_sampled_pair_only() -> None:
