@@ -132,13 +132,17 @@ def call_hook(experiment: Any, name: str, *arguments: Any, **keywords: Any) -> A
 
     Marks in it are refused, unless the caller says what they mean there (`places.running`).
     """
-    place = current() or Place(name, Kind.REFUSED, class_root(type(experiment)))
     try:
-        with running(place):
+        with running(current() or host_place(type(experiment), name)):
             return getattr(experiment, name)(*arguments, **keywords)
     except Exception as problem:
         problem.add_note(f"in hook {name}, {hook_location(experiment, name)}")
         raise
+
+
+def host_place(cls: type, name: str) -> Place:
+    """Where user code runs on the host: it has no step that a mark could stop."""
+    return Place(name, Kind.REFUSED, class_root(cls))
 
 
 def not_run(name: str, where: str, help: str) -> HookError:

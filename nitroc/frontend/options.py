@@ -12,9 +12,11 @@ from typing import Any, Literal, cast
 
 from nitro_runtime.errors import UsageError
 from nitro_runtime.options import RunOptions, parse_duration
+from nitro_runtime.places import running
 from nitroc.errors import FieldError
 from nitroc.frontend.experiment import Experiment
 from nitroc.frontend.fields import type_text
+from nitroc.frontend.hooks import host_place
 from nitroc.frontend.names import did_you_mean
 
 Source = Literal["keyword", "recorded", "attribute", "default"]
@@ -305,9 +307,10 @@ def has_attribute(experiment: Any, name: str) -> bool:
 
 
 def read_attribute(experiment: Any, name: str, *arguments: Any) -> Any:
-    """A field, a property, or a method called with `arguments`."""
-    value = getattr(experiment, name)
-    return value(*arguments) if is_method(experiment, name) else value
+    """A field, a property, or a method called with `arguments`. Marks in it are refused."""
+    with running(host_place(type(experiment), name)):
+        value = getattr(experiment, name)
+        return value(*arguments) if is_method(experiment, name) else value
 
 
 def is_method(experiment: Any, name: str) -> bool:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from nitro_runtime.errors import UsageError
+from nitro_runtime.places import running
 from nitroc.errors import FieldError, HookError
 from nitroc.frontend.experiment import Experiment, check_fields
 from nitroc.frontend.fields import type_text
+from nitroc.frontend.hooks import host_place
 from nitroc.frontend.metadata import FieldMetadata
 from nitroc.frontend.names import did_you_mean
 from nitroc.frontend.options import OBJECTS, OPTIONS, check_option
@@ -123,7 +125,8 @@ def presets(cls: type[Experiment]) -> dict[str, dict[str, Any]]:
             where=function_location(made),
             help="write @classmethod above def presets(cls)",
         )
-    found = made()
+    with running(host_place(cls, "presets")):
+        found = made()
     if not isinstance(found, Mapping) or not all(isinstance(v, Mapping) for v in found.values()):
         raise HookError(
             6,

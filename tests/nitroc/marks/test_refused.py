@@ -285,11 +285,15 @@ def test_D03_guard_in_build_model() -> None:
 UNMARKED = (None, {"w": np.ones(6, np.float32)}, {})
 
 
-HOST_HOOKS: dict[str, Callable[..., Any]] = {
+HOST_HOOKS: dict[str, Any] = {
     "derive": lambda self, data: nt.metric("a", 1),
     "param_group": lambda self, path, leaf: nt.metric("a", 1),
     "no_decay": lambda self, path, leaf: nt.metric("a", 1),
     "metrics_residency": lambda self, hook: nt.metric("a", 1),
+    "schedules": lambda self: {"learning_rate": nt.metric("a", 1)},
+    "learning_rate": lambda self, group: nt.metric("a", 1),
+    "optimizer": lambda self, group: nt.metric("a", 1),
+    "seed": property(lambda self: nt.metric("a", 1)),
 }
 
 
@@ -297,6 +301,13 @@ HOST_HOOKS: dict[str, Callable[..., Any]] = {
 def test_D03_guard_in_a_host_hook(hook: str) -> None:
     with pytest.raises(ContractError, match=code(19, "metric a", hook)):
         traced(lambda x, w: x * w, **{hook: HOST_HOOKS[hook]})
+
+
+def test_D03_guard_in_presets() -> None:
+    counted = classmethod(lambda cls: {"small": {"x": nt.metric("a", 1)}})
+    made = experiment(lambda x, w: x * w, presets=counted)
+    with pytest.raises(ContractError, match=code(19, "metric a", "presets")):
+        nt.from_preset(type(made), "small")
 
 
 def test_D03_guard_in_build_data() -> None:
