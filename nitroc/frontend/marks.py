@@ -7,9 +7,7 @@ is no step to stop they are refused.
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -23,24 +21,18 @@ from nitro_dialect import ir
 from nitro_dialect.ir import Mark, Meta
 from nitro_dialect.namespace import NAMESPACE
 from nitro_runtime import places
-from nitro_runtime.errors import near
 from nitro_runtime.places import Found, Kind, Place
 from nitroc.errors import ContractError
 from nitroc.frontend import numeric_marks
 from nitroc.frontend.jax_internals import in_backward_rule
+from nitroc.frontend.mark_arguments import check_number, checked_mark, is_value, line, spoken
 from nitroc.frontend.mark_primitive import bind, bind_tap, is_tracer, will_be_lost
 from nitroc.frontend.mark_tracing import Recording, recording
 from nitroc.frontend.source import user_position
 
 T = TypeVar("T")
 
-REDUCES = ("mean", "max", "min", "sum")
-RESERVED = ("split", "stage", "group", "param")
-"""Metadata that nitroc fills in."""
-
-_NAME = re.compile(r"[A-Za-z0-9_./-]{1,200}")
 _IN_TAP: ContextVar[bool] = ContextVar("in_tap", default=False)
-_CALLED = {"finite": "assert_finite"}
 
 
 def guard(name: str, count: T, **meta: Meta) -> T:
@@ -50,8 +42,8 @@ def guard(name: str, count: T, **meta: Meta) -> T:
     one is 1. `meta`: Python numbers, bools and strings, fixed while tracing. Returns `count`.
     Errors: E-CONTRACT-017, -019, -020, -022, -023.
     """
-    mark = _mark("guard", name, meta)
-    _check_number(mark, count, bools=False)
+    mark = checked_mark("guard", name, meta)
+    check_number(mark, count, bools=False)
     _record(mark, count)
     return count
 
@@ -62,8 +54,8 @@ def assert_finite(name: str, x: T, **meta: Meta) -> T:
     Tested and summed in f32, whatever the dtype; integers and bools count 0 and cost nothing.
     Returns `x`. Errors: those of `guard`.
     """
-    mark = _mark("finite", name, meta)
-    for leaf in jax.tree.leaves(x, is_leaf=_is_value):
+    mark = checked_mark("finite", name, meta)
+    for leaf in jax.tree.leaves(x, is_leaf=is_value):
         if _may_be_nonfinite(leaf):
             _record(mark, _nonfinite(leaf))
     return x
@@ -78,8 +70,8 @@ def metric(
     guard of that name and metadata, which counts a NaN too. Returns `value`. Errors: those of
     `guard`; E-CONTRACT-022 also for a bound, -024 for a name that is a diagnostic's.
     """
-    mark = _mark("metric", name, meta, below=below, above=above)
-    _check_number(mark, value, bools=True)
+    mark = checked_mark("metric", name, meta, below=below, above=above)
+    check_number(mark, value, bools=True)
     _record(mark, value)
     return value
 
@@ -98,8 +90,8 @@ def diagnostic(
     `reduce`: `mean max min sum`, over micro-batches, iterations and lanes. Returns `value`.
     Errors: those of `metric`; E-CONTRACT-024 also for another `reduce` or two under one name.
     """
-    mark = _mark("diagnostic", name, meta, reduce=reduce, below=below, above=above)
-    _check_number(mark, value, bools=True)
+    mark = checked_mark("diagnostic", name, meta, reduce=reduce, below=below, above=above)
+    check_number(mark, value, bools=True)
     _record(mark, value)
     return value
 
@@ -135,7 +127,7 @@ def tap_gradient(x: T, fn: Callable[[Any], object]) -> T:
 
 def count_where(mask: Any) -> Any:
     """How many elements of `mask` are true: f32, rank 0. No mark: plain arithmetic."""
-    if _is_value(mask):
+    if is_value(mask):
         return NAMESPACE.count_nonzero(mask)
     if isinstance(mask, np.ndarray | np.generic | bool):
         return np.float32(np.count_nonzero(mask))
@@ -148,13 +140,13 @@ def class_index(label: T, num_classes: int) -> T:
     An index or one-hot class out of range is no error of a program: a gather takes the last entry,
     a one-hot row is zero. The guard is `class_index` with the metadata `num_classes`.
     """
-    mark = _mark("guard", "class_index", {"num_classes": num_classes})
+    mark = checked_mark("guard", "class_index", {"num_classes": num_classes})
     given: Any = num_classes
     if not isinstance(given, int) or isinstance(given, bool) or given < 1:
         raise ContractError(
             22,
             f"class_index is given {num_classes!r} classes, expected a Python int of at least 1",
-            where=_line(),
+            where=line(),
             help="the number of classes is part of the program",
         )
     array: Any = label if hasattr(label, "dtype") else np.asarray(label)
@@ -162,7 +154,7 @@ def class_index(label: T, num_classes: int) -> T:
         raise ContractError(
             20,
             f"class_index is given labels of dtype {array.dtype}, expected integers",
-            where=_line(),
+            where=line(),
             help="convert the labels first, e.g. label.astype(jnp.int32)",
         )
     wrong = (array < 0) | (array >= num_classes)
@@ -173,136 +165,11 @@ def class_index(label: T, num_classes: int) -> T:
     return label
 
 
-def _mark(
-    kind: str,
-    name: object,
-    meta: Mapping[str, object],
-    *,
-    reduce: object = "mean",
-    below: object = None,
-    above: object = None,
-) -> Mark:
-    """The mark of a call, its static arguments checked; `source` is filled in when it is used."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ContractError(
-            23,
-            f"{_CALLED.get(kind, kind)} has the name {name!r}",
-            where=_line(),
-            help="letters, digits and _ . / - only, at most 200 of them; what varies is metadata",
-        )
-    if not isinstance(reduce, str) or reduce not in REDUCES:
-        raise ContractError(
-            24,
-            f"diagnostic {name} has reduce={reduce!r}",
-            where=_line(),
-            help=f"one of {' '.join(REDUCES)}{near(str(reduce), REDUCES)}",
-        )
-    pairs = tuple((key, _checked_meta(name, key, value)) for key, value in sorted(meta.items()))
-    low, high = _checked_bound(name, "below", below), _checked_bound(name, "above", above)
-    return Mark("", kind, name, pairs, reduce, low, high)
-
-
-def _checked_meta(name: str, key: str, value: object) -> Meta:
-    if key in RESERVED:
-        raise ContractError(
-            22,
-            f"the metadata {key} of {name} is filled in by nitroc",
-            where=_line(),
-            help=f"rename it; {' '.join(RESERVED)} are reserved",
-        )
-    if is_tracer(value):
-        raise ContractError(
-            22,
-            f"the metadata {key} of {name} is a traced value ({jax.typeof(value)})",
-            where=_line(),
-            help="unroll the loop in Python (for i in range(n)), so that it is a number",
-        )
-    if not isinstance(value, bool | int | float | str):
-        raise ContractError(
-            22,
-            f"the metadata {key} of {name} is a {type(value).__name__}",
-            where=_line(),
-            help="give a Python str, int, float or bool",
-        )
-    if isinstance(value, str):
-        return _checked_text(name, key, str(value))
-    plain = value if isinstance(value, bool) else _plain_number(value)
-    # one NaN object: metadata with a NaN is equal to itself
-    return math.nan if plain != plain else plain
-
-
-def _plain_number(value: int | float) -> int | float:
-    return int(value) if isinstance(value, int) else float(value)
-
-
-def _checked_text(name: str, key: str, value: str) -> str:
-    if value.isprintable():
-        return value
-    raise ContractError(
-        22,
-        f"the metadata {key} of {name} is {value!r}, which is no line of text",
-        where=_line(),
-        help="give printable text",
-    )
-
-
-def _checked_bound(name: str, which: str, bound: object) -> float | None:
-    if bound is None:
-        return None
-    if is_tracer(bound):
-        comparison = ">=" if which == "below" else "<="
-        raise ContractError(
-            22,
-            f"the bound {which} of {name} is a traced value ({jax.typeof(bound)})",
-            where=_line(),
-            help=f"nt.guard({name!r}, nt.count_where(~(value "
-            f"{'<' if which == 'below' else '>'} bound))), which counts value {comparison} bound "
-            "and NaN",
-        )
-    if isinstance(bound, bool) or not isinstance(bound, int | float) or bound != bound:
-        raise ContractError(
-            22,
-            f"the bound {which} of {name} is {bound!r}, expected a Python number",
-            where=_line(),
-            help="give an int or a float",
-        )
-    return float(bound)
-
-
-def _check_number(mark: Mark, value: object, *, bools: bool) -> None:
-    if _is_value(value):
-        return
-    what = f"{_CALLED.get(mark.kind, mark.kind)} {mark.name}"
-    word = "count" if mark.kind == "guard" else "value"
-    given: Any = value if hasattr(value, "dtype") else np.asarray(value)
-    if not bools and jnp.issubdtype(given.dtype, jnp.bool_):
-        raise ContractError(
-            20,
-            f"{what} is given a bool, expected how many",
-            where=_line(),
-            help=f"nt.guard({mark.name!r}, nt.count_where(mask))",
-        )
-    if np.ndim(given):
-        fix = "jnp.sum(count)" if word == "count" else "jnp.mean(value), or another reduction"
-        raise ContractError(
-            20,
-            f"{what} is given a {word} of shape {tuple(np.shape(given))}, expected rank 0",
-            where=_line(),
-            help=f"reduce it: {fix}",
-        )
-    kinds = (jnp.integer, jnp.floating, jnp.bool_)
-    if not any(jnp.issubdtype(given.dtype, kind) for kind in kinds):
-        shown = type(value).__name__ if given.dtype == object else given.dtype
-        raise ContractError(
-            20, f"{what} is given a {word} of type {shown}, expected a real number", where=_line()
-        )
-
-
 def _record(mark: Mark, value: Any) -> None:
     """What a call does beyond returning its value: nothing, a result of the program, a finding."""
     from nitroc.rules import marks as rule_marks  # rules name marks too: a cycle by nature
 
-    if _is_value(value) or rule_marks.recording():
+    if is_value(value) or rule_marks.recording():
         rule_marks.record(_placed(mark, places.current()), value)
         return
     place, now, tapping = places.current(), recording(), _IN_TAP.get()
@@ -333,7 +200,7 @@ def _traced(mark: Mark, value: Any, now: Recording, tapping: bool) -> None:
     if will_be_lost(value):
         raise ContractError(
             19,
-            f"{_spoken(mark)} is evaluated while tracing (jax.ensure_compile_time_eval)",
+            f"{spoken(mark)} is evaluated while tracing (jax.ensure_compile_time_eval)",
             where=_line_of(mark),
             help="move it out of the block",
         )
@@ -344,7 +211,7 @@ def _at_once(mark: Mark, value: Any, place: Place) -> None:
     if is_tracer(value):
         raise ContractError(
             19,
-            f"{_spoken(mark)} is inside a function that jax traces, and {place.name} runs on the "
+            f"{spoken(mark)} is inside a function that jax traces, and {place.name} runs on the "
             "host",
             where=_line_of(mark),
             help="call it on the numpy values, or return 'device' from metrics_residency",
@@ -361,7 +228,7 @@ def _refused(mark: Mark, place: Place) -> None:
         return
     raise ContractError(
         19,
-        f"{_spoken(mark)} is called in {place.name}, where there is no step it could stop",
+        f"{spoken(mark)} is called in {place.name}, where there is no step it could stop",
         where=_line_of(mark),
         help="move it into prepare, forward, loss or a metrics hook; raise an exception here",
     )
@@ -370,7 +237,7 @@ def _refused(mark: Mark, place: Place) -> None:
 def _misplaced(mark: Mark, where: str, fix: str) -> ContractError:
     return ContractError(
         17,
-        f"{_spoken(mark)} is called {where}",
+        f"{spoken(mark)} is called {where}",
         where=_line_of(mark),
         help=f"{fix}; guard the forward value instead",
     )
@@ -380,18 +247,8 @@ def _unfound(mark: Mark) -> Found:
     return Found(mark.kind, mark.name, mark.meta, mark.reduce, mark.below, mark.above, mark.source)
 
 
-def _spoken(mark: Mark) -> str:
-    return f"{_CALLED.get(mark.kind, mark.kind)} {mark.name}"
-
-
 def _line_of(mark: Mark) -> str:
     return mark.source.rpartition(":")[0]
-
-
-def _line() -> str:
-    """`file:line` of the call that is running, for an error of its static arguments."""
-    place = places.current()
-    return user_position(place.root if place else None).rpartition(":")[0]
 
 
 @contextmanager
@@ -403,12 +260,8 @@ def _tapping() -> Generator[None]:
         _IN_TAP.reset(token)
 
 
-def _is_value(x: object) -> bool:
-    return isinstance(x, ir.Value)
-
-
 def _may_be_nonfinite(leaf: Any) -> bool:
-    if _is_value(leaf) or isinstance(leaf, float | complex):
+    if is_value(leaf) or isinstance(leaf, float | complex):
         return True
     dtype = getattr(leaf, "dtype", None)
     return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
@@ -416,7 +269,7 @@ def _may_be_nonfinite(leaf: Any) -> bool:
 
 def _nonfinite(leaf: Any) -> Any:
     """How many elements are NaN or infinite, as f32."""
-    if _is_value(leaf):
+    if is_value(leaf):
         return count_where(~NAMESPACE.isfinite(cast(ir.Value, leaf)))
     if isinstance(leaf, np.ndarray | np.generic | float | complex):
         return numeric_marks.nonfinite(leaf)
