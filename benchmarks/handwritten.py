@@ -26,7 +26,8 @@ Batch = Mapping[str, np.ndarray]
 class Written:
     """A job: `init(key) -> (params, state)`, `loss(params, state, step, batch) -> (loss, state)`.
 
-    `step` counts from 1; only keys depend on it. `clip`: the largest global norm, 0 for none.
+    `step` counts from 1; only keys depend on it. `rule`: the update before decay and rate. `clip`:
+    the largest global norm, 0 for none.
     """
 
     init: Callable[[jax.Array], tuple[Any, Any]]
@@ -34,16 +35,17 @@ class Written:
     learning_rate: float
     weight_decay: float
     clip: float = 0.0
+    rule: Callable[[], optax.GradientTransformation] = optax.scale_by_radam
 
 
 class HandWritten:
-    """RAdam with decoupled decay of all but vectors, donated state, the loss read one step late."""
+    """A rule, decoupled decay of all but vectors, donated state, the loss read one step late."""
 
     def __init__(self, job: Written) -> None:
         self.params, self.state = job.init(jax.random.key(SEED))
         mask = jax.tree.map(lambda leaf: leaf.ndim > 1, self.params)
         self.optimizer = optax.chain(
-            optax.scale_by_radam(),
+            job.rule(),
             optax.add_decayed_weights(job.weight_decay, mask=mask),
             optax.scale_by_learning_rate(job.learning_rate),
         )

@@ -14,11 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 from handwritten import HandWritten, Written, cross_entropy
 
 WIDTH, HEADS, CONTEXT = 128, 4, 64
-ROWS, SIZE, BYTES = 32, 1_000_000, 256
+ROWS, SIZE, BYTES = 32, 500_000, 256
 
 
 class Attention(nnx.Module):
@@ -85,7 +86,7 @@ def char_lm(width: int = WIDTH, heads: int = HEADS, context: int = CONTEXT) -> W
         logits = nnx.merge(graph, params, state)(batch["text"])
         return cross_entropy(logits, batch["target"]), state
 
-    return Written(init, loss, learning_rate=2e-3, weight_decay=1e-2, clip=1.0)
+    return Written(init, loss, 2e-3, 1e-2, clip=1.0, rule=optax.scale_by_adam)
 
 
 def batches(seed: int) -> Iterator[dict[str, np.ndarray]]:
