@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import jax
 
+from nitro_runtime import places
 from nitroc.errors import HookError
 from nitroc.nn.library import needs, not_a_module
 from nitroc.nn.switches import switch_text, switches
@@ -75,7 +76,9 @@ def linen(
     if not isinstance(module, nn.Module):
         raise not_a_module("linen", "a flax.linen.Module", module)
     given: dict[str, Any] = {**switches(module.__call__, False), **keywords}
-    initialised: Any = module.init(key, *example, **given)
+    # init runs the module once, for its shapes: its marks count when it is applied
+    with places.outside():
+        initialised: Any = module.init(key, *example, **given)
     variables = _plain(nn.meta.unbox(initialised))
     params = variables.pop("params", {})
     return LinenModel(module, tuple(sorted(variables))), params, variables

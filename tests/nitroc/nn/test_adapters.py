@@ -20,6 +20,7 @@ from tracing import setup_of, tracer
 from whole import INPUTS, rows
 
 import nitroc as nt
+from nitro_runtime import places
 from nitroc.frontend.groups import Groups, make_groups
 from nitroc.frontend.importer import ImportedFunction
 from nitroc.nn.switches import switches
@@ -50,6 +51,19 @@ def test_another_object_is_refused() -> None:
     assert "class Dense" in str(refused("E-HOOK-076", lambda: nt.nn.linen(linen.Dense, KEY, X)))
     assert "nnx.Module" in str(refused("E-HOOK-076", lambda: nt.nn.nnx(dense)))
     assert "equinox.Module" in str(refused("E-HOOK-076", lambda: nt.nn.equinox(dense)))
+
+
+class Watched(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        return nt.assert_finite("hidden", linen.Dense(3)(x))
+
+
+def test_a_linen_module_with_a_mark_is_initialised_where_marks_are_refused() -> None:
+    with places.running(places.Place("build_model", places.Kind.REFUSED)) as place:
+        model, params, state = nt.nn.linen(Watched(), KEY, X)
+        refused("E-CONTRACT-019", lambda: model.apply(params, state, X))
+    assert place.dropped == []
 
 
 EXPECTED = {
