@@ -8,7 +8,8 @@ nt.train(Digits(), max_epochs=5)               # in memory
 nt.build(Digits(), "bundle/")                  # or as a bundle, for `nitroc run bundle/`
 """
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from nitro_dialect import DialectError
 from nitro_runtime import data
@@ -24,9 +25,6 @@ from nitro_runtime.schedules import schedule
 from nitro_runtime.snapshot import checkpoint_info
 from nitro_runtime.stopping import EarlyStopping
 from nitroc import nn, rules
-from nitroc.commands import build, evaluate, open_bundle, predict, run
-from nitroc.explain import explain
-from nitroc.from_dump import build_from
 from nitroc.frontend.experiment import (
     Experiment,
     config_metadata,
@@ -49,11 +47,36 @@ from nitroc.frontend.marks import (
 from nitroc.frontend.metadata import NO_DEFAULT
 from nitroc.frontend.settings import from_preset
 from nitroc.handle import Nitro
-from nitroc.locating import locate_nonfinite
 from nitroc.rules import namespace, rule, zeros
-from nitroc.stages import ir
+from nitroc.using import evaluate, open_bundle, predict, run
+
+if TYPE_CHECKING:
+    from nitroc.commands import build
+    from nitroc.explaining import explain
+    from nitroc.from_dump import build_from
+    from nitroc.locating import locate_nonfinite
+    from nitroc.stages import ir
 
 __version__ = "0.1.0"
+
+_COMPILING = {
+    "build": "commands",
+    "build_from": "from_dump",
+    "explain": "explaining",
+    "ir": "stages",
+    "locate_nonfinite": "locating",
+}
+"""Functions that take the whole compiler, and their modules: a bundle that runs imports none."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _COMPILING:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_COMPILING[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_COMPILING})
 
 
 def train(experiment: Experiment, **options: Any) -> Nitro:

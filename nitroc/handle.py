@@ -17,13 +17,11 @@ from nitro_runtime.host import HostHooks
 from nitro_runtime.options import RunOptions
 from nitro_runtime.selftest import platform_name
 from nitro_runtime.trees import Attr, IntKey, Key, decode_path
-from nitroc.building import build_files
 from nitroc.frontend.experiment import Experiment
 from nitroc.frontend.options import run_options
 from nitroc.frontend.settings import preset_values, split_keywords
 from nitroc.frontend.setup import Setup, prepare, route_prediction, with_model
 from nitroc.hosting import ExperimentHost
-from nitroc.lowering import Target
 
 
 class Nitro:
@@ -87,6 +85,10 @@ class Nitro:
         """The engine over the bundle in memory, lowered at first use."""
         if self._engine is None:
             assert self._setup is not None, "a handle of a bundle has its engine"
+            # the whole compiler, which a bundle that was built does without
+            from nitroc.building import build_files
+            from nitroc.lowering import Target
+
             device = pjrt.devices(self._backend)[0]
             target = Target(platform=platform_name(device))
             setup = self._setup

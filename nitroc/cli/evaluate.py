@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import click
 
 from nitro_runtime.errors import GuardError
-from nitroc import commands
+from nitroc import using
 from nitroc.cli.flags import backend_flag, checkpoint_flag, json_flag, quiet_flag, set_flag
 
 
@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Prints the metrics of a pass over one split; exit 1 when a guard counted in it."""
     try:
-        metrics = commands.evaluate(
+        metrics = using.evaluate(
             bundle,
             checkpoint=checkpoint,
             split=split,

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nitroc.cli.flags import build_flags, given_options, quiet_flag
-from nitroc.explain import explain
+from nitroc.explaining import explain
 
 
 @click.command(name="explain", epilog="Example: nitroc explain E-FIELD-001")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from nitroc import commands
+from nitroc import using
 from nitroc.cli.flags import backend_flag, checkpoint_flag, quiet_flag, set_flag
 
 
@@ -29,7 +29,7 @@ def command(
     backend: str | None,
 ) -> None:
     """Writes the outputs of `forward` for every row of the input."""
-    commands.predict(
+    using.predict(
         bundle,
         checkpoint=checkpoint,
         input_file=input_file,

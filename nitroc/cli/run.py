@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import click
 
 from nitro_runtime.errors import UsageError
-from nitroc import commands, locating
+from nitroc import using
 from nitroc.cli.flags import backend_flag, quiet_flag, set_flag
 
 FLAGS = {"max_epochs": "epochs"}
@@ -56,7 +56,7 @@ def command(
         _locate(bundle, {**given, **others}, quiet, backend)
     if tags is not None:
         given["tags"] = tuple(word for word in tags.split(",") if word)
-    handle = commands.run(
+    handle = using.run(
         bundle, settings=settings, data_file=data_file, quiet=quiet, backend=backend, **given
     )
     if not quiet:
@@ -83,6 +83,8 @@ def _locate(bundle: str, given: dict[str, Any], quiet: bool, backend: str | None
             "would change nothing",
             help="leave it out",
         )
+    from nitroc import locating  # it takes the whole compiler, which a run does without
+
     located = locating.locate_nonfinite(bundle, run_dir, backend=backend, quiet=quiet)
     click.echo(located.text())
     raise SystemExit(0 if located.found else 1)

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from jax._src import config, core, custom_derivatives, effects, source_info_util
+from jax._src.core import ClosedJaxpr, jaxpr_as_fun
+from jax._src.core import Literal as JaxprLiteral
 from jax._src.interpreters import ad, batching, mlir, partial_eval
 from jax._src.lax.control_flow import loops
 from jax._src.lax.control_flow.conditionals import cond_p
@@ -21,8 +23,6 @@ from jax._src.lib import _jax
 from jax._src.lib import mlir as bindings
 from jax._src.lib.mlir.dialects import hlo as stablehlo
 from jax._src.pjit import jit_p
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jax.extend.core import Literal as JaxprLiteral
 from jax.interpreters import partial_eval as exported_partial_eval
 
 ir: Any = bindings.ir
