@@ -221,7 +221,7 @@ class Loop:
         if reason is not None:
             self._lines.write_last()
         run.display.epoch(row, time.monotonic() - self._began)
-        run.directory.status(**self._where())
+        self._tick()
         return reason
 
     def _validate(self, epoch: int, *, partial: bool = False) -> Passed | None:
