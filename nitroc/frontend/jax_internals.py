@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from jax._src import config, core, custom_derivatives, effects, source_info_util
+from jax._src import ad_checkpoint, config, core, custom_derivatives, effects, source_info_util
 from jax._src.core import ClosedJaxpr, jaxpr_as_fun
 from jax._src.core import Literal as JaxprLiteral
 from jax._src.interpreters import ad, batching, mlir, partial_eval
@@ -32,6 +32,7 @@ hlo: Any = stablehlo
 __all__ = [
     "BATCHERS",
     "CUSTOM_PARTIAL_EVAL",
+    "DCE_RULES",
     "EXPORTED_PARTIAL_EVAL",
     "JVPS",
     "PARTIAL_EVALS",
@@ -61,6 +62,7 @@ __all__ = [
     "passmanager",
     "portable_artifact",
     "register_lowering",
+    "remat_p",
     "scan_p",
     "scope_of",
     "stage",
@@ -71,10 +73,12 @@ Effect: Any = effects.Effect
 Primitive: Any = core.Primitive
 JaxprTrace: Any = partial_eval.JaxprTrace
 scan_p, while_p = loops.scan_p, loops.while_p
+remat_p: Any = ad_checkpoint.remat_p
 
 JVPS: dict[Any, Any] = ad.primitive_jvps
 BATCHERS: dict[Any, Any] = batching.fancy_primitive_batchers
 CUSTOM_PARTIAL_EVAL: dict[Any, Any] = partial_eval.partial_eval_jaxpr_custom_rules
+DCE_RULES: dict[Any, Any] = partial_eval.dce_rules
 """The rules of jax by primitive."""
 
 EXPORTED_PARTIAL_EVAL: dict[str, Any] = exported_partial_eval.__dict__

@@ -5,6 +5,7 @@ refused.
 * vmap of a branch or loop that then runs what was not taken is refused when it holds a mark.
 * A `scan` under grad, and flax's at once, move what no iteration changes before the loop; marks
   stay in it.
+* A `checkpoint` whose results nobody reads stays where a mark of it is all that is left.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from nitroc.errors import ContractError
 from nitroc.frontend.jax_internals import (
     BATCHERS,
     CUSTOM_PARTIAL_EVAL,
+    DCE_RULES,
     EXPORTED_PARTIAL_EVAL,
     PARTIAL_EVALS,
     JaxprTrace,
     batch_jaxpr,
     cond_p,
     jit_p,
+    remat_p,
     scan_p,
     stage,
     while_p,
@@ -74,16 +77,43 @@ def _patched() -> Iterator[None]:
         (EXPORTED_PARTIAL_EVAL, "dce_jaxpr", _without_marks(EXPORTED_PARTIAL_EVAL["dce_jaxpr"])),
     ]
     process = JaxprTrace.process_primitive
+    with _changed(changes), eliminating():
+        JaxprTrace.process_primitive = _keeping_marks(process)
+        try:
+            yield
+        finally:
+            JaxprTrace.process_primitive = process
+
+
+@contextmanager
+def eliminating() -> Iterator[None]:
+    """What jax finds dead inside it holds no mark."""
+    with _changed([(DCE_RULES, remat_p, _keeping_remat(DCE_RULES[remat_p]))]):
+        yield
+
+
+@contextmanager
+def _changed(changes: Sequence[tuple[dict[Any, Any], Any, Any]]) -> Iterator[None]:
     before = [(where, key, where[key]) for where, key, _ in changes]
     try:
         for where, key, value in changes:
             where[key] = value
-        JaxprTrace.process_primitive = _keeping_marks(process)
         yield
     finally:
         for where, key, value in before:
             where[key] = value
-        JaxprTrace.process_primitive = process
+
+
+def _keeping_remat(eliminate: Callable[..., Any]) -> Callable[..., Any]:
+    """jax drops one that nothing reads and that reads nothing, whatever effect it has."""
+
+    def rule(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+        inputs, left = eliminate(used, equation)
+        if left is None and holds_mark(inner_jaxprs(equation.params)):
+            return [True] * len(equation.invars), equation
+        return inputs, left
+
+    return rule
 
 
 def _refusing_cond(batch: Callable[..., Any]) -> Callable[..., Any]:

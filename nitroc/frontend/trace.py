@@ -26,7 +26,7 @@ from nitroc.frontend.mark_jaxprs import all_marks, refuse_uncounted, unmarked, w
 from nitroc.frontend.mark_lowering import lowering_rule
 from nitroc.frontend.mark_primitive import mark_p
 from nitroc.frontend.mark_table import MarkTable, free_key
-from nitroc.frontend.mark_tracing import Recording, tracing
+from nitroc.frontend.mark_tracing import Recording, eliminating, tracing
 from nitroc.frontend.signatures import Body, Recipe, Signatures
 from nitroc.frontend.source import class_root
 
@@ -218,7 +218,8 @@ class Tracer:
         recipe, closed = traced.recipe, traced.closed
         fields = recipe.field_of_argument()
         needed = [not (drop_fields and f) for f in fields]
-        smaller, used = drop_dead(closed, needed)
+        with eliminating():
+            smaller, used = drop_dead(closed, needed)
         kept = compress(recipe.device_of_argument(self.setup.device), used)
         self._read.update(read_inputs(smaller, list(kept)))
         live = {name for name, read in zip(fields, used, strict=True) if name and read}

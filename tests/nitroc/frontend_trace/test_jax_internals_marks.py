@@ -14,6 +14,7 @@ from nitroc.frontend import jax_internals
 from nitroc.frontend.jax_internals import (
     BATCHERS,
     CUSTOM_PARTIAL_EVAL,
+    DCE_RULES,
     JVPS,
     PARTIAL_EVALS,
     Effect,
@@ -29,6 +30,7 @@ from nitroc.frontend.jax_internals import (
     lowered_inline,
     lowering_with,
     register_lowering,
+    remat_p,
     scan_p,
     scope_of,
     stage,
@@ -282,3 +284,12 @@ def test_a_copy_allows_what_the_module_allowed() -> None:
     copy.context.allow_unregistered_dialects = False
     with pytest.raises(ir.MLIRError, match="unregistered"):
         copy.operation.verify()
+
+
+def test_a_rule_of_dead_code_says_what_is_read_and_what_is_left() -> None:
+    closed = jax.make_jaxpr(lambda x: jax.checkpoint(jnp.sin)(x))(1.0)
+    (equation,) = closed.eqns
+    assert equation.primitive is remat_p
+    used, left = DCE_RULES[remat_p]([True], equation)
+    assert (used, left.primitive) == ([True], remat_p)
+    assert DCE_RULES[remat_p]([False], equation) == ([False], None)

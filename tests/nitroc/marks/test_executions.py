@@ -314,6 +314,21 @@ def test_D01_counted_once_per_execution(group: str) -> None:
     assert np.isfinite(jax.jit(function)(X, W)).all()
 
 
+def test_D01_a_checkpoint_that_nothing_reads_counts_too() -> None:
+    def function(x: Any, w: Any) -> Any:
+        jax.checkpoint(lambda: nt.guard("alone", 1))()
+        jax.checkpoint(marked("unread"))(x * w)
+        return scan(lambda c: c + 0 * jax.checkpoint(lambda: nt.guard("in_scan", 1.0))(), x * w)
+
+    made = traced(function)
+    given = arguments(made, {"x": X})
+    wanted = expected("unread", Case(lambda b, x, w: x))
+    wanted |= {"alone:count": 1, "alone:odd": 0, "in_scan:count": 3, "in_scan:odd": 0}
+    _, gradient = made.objective()
+    assert words(gradient, given) == wanted
+    assert words(made.forward(6), given) == wanted
+
+
 def test_D01_eager_calls_are_plain_jax() -> None:
     for name in ("scan", "vmap", "fixed_cond_in_scan", "custom_vjp", "composite"):
         case = next(group[name] for group in GROUPS.values() if name in group)
