@@ -150,7 +150,8 @@ class Engine:
         with running(host_code(self.host)):
             made = run.evaluator.run(split, self._source(split), seed=run.seed)
         if made.counted:
-            raise pass_error(made.counted, Pass(split, run.step, run.epoch, made.values))
+            step = run.step or run.weights_step  # a warm start has made no step of its own
+            raise pass_error(made.counted, Pass(split, step, run.epoch, made.values))
         return made.values
 
     def _source(self, split: str) -> Any:

@@ -26,8 +26,9 @@ from nitro_runtime.training import EpochSums
 class Run:
     """What a run is made of, and where it stands.
 
-    `restored` is the record it goes on from, `weights_from` what a warm start took. `step` counts
-    tried optimizer steps, `t` committed ones, `epochs` finished epochs; `position` is
+    `restored` is the record it goes on from, `weights_from` what a warm start took, which step
+    `weights_step` of another run had made. `step` counts tried optimizer steps, `t` committed
+    ones, `epochs` finished epochs; `position` is
     the train batches consumed of the epoch under way, `sums` what its steps add up to; `total` is
     the horizon; `selection` the diagnostics that were asked for.
     """
@@ -50,6 +51,7 @@ class Run:
     notes: list[str] = field(default_factory=list[str])
     parent: dict[str, Any] | None = None
     weights_from: str | None = None
+    weights_step: int = 0
     restored: Restored | None = None
     history: History = field(default_factory=History)
     step: int = 0

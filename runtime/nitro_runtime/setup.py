@@ -62,6 +62,7 @@ class _Setup:
         self.display: Display = display(self.options.quiet)
         self.directory = RunDirectory(self.options.run_dir)
         self.trains = "train" in self.host.splits and TRAIN in self.manifest.programs
+        self.weights_step = 0
 
     def note(self, text: str) -> None:
         """A line for the person now, and for the report."""
@@ -100,6 +101,7 @@ class _Setup:
             trains=self.trains,
             notes=self.notes,
             weights_from=weights_from,
+            weights_step=self.weights_step,
             restored=restored,
         )
         if restored is not None:
@@ -154,6 +156,7 @@ class _Setup:
         check_layout(record, rows, weights_only=True, where=name)
         weights = {k: v for k, v in record.arrays.items() if k.startswith(("param/", "state/"))}
         machine.load(weights)
+        self.weights_step = int(record.meta["step"])
         return name
 
     def _horizon(self) -> int:

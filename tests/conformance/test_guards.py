@@ -231,6 +231,7 @@ def test_D08_a_guard_that_counts_in_a_pass(folder: Path) -> None:
     assert evaluated.status == 1
     assert json.loads(evaluated.out).keys() == {"val_loss", "error"}
     assert evaluated.err.startswith("nitroc evaluate: E-GUARD-001: guard geometry/off-manifold")
+    assert "in evaluation of val at step 4, expected 0" in evaluated.err
     np.savez(folder / "x.npz", x=np.full((3, 1), 99, np.float32))
     given = ("--checkpoint", folder / "runs" / "Line", "--input", folder / "x.npz")
     succeed("predict", folder / "b", *given, "-o", folder / "y.npz", "-q")
