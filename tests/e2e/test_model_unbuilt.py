@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +107,17 @@ def test_a_changed_derived_graphconst_is_still_refused(place: Path) -> None:
     (place / "more").touch()
     result = command("run", "b", "--run-dir", "r", "-q")
     assert (result.status, "E-BUILD-086" in result.err) == (3, True)
+
+
+def test_the_command_run_imports_no_compiler_and_no_drawing() -> None:
+    absent = ("nitroc.building", "nitroc.lowering", "nitroc.emit", "rich", "jax.extend", "flax")
+    code = f"import sys, nitroc.cli.run; print([n for n in {absent} if n in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", nt.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(nt, name) is not None
+    assert name in dir(nt)
+    assert not hasattr(nt, f"{name}_")
