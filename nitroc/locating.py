@@ -6,6 +6,7 @@ says whether it fails here too, and by its gradient function with a look after e
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,34 +165,31 @@ class _Search:
         """Up to the first one in which an operation makes a NaN: the next begin with its state."""
         for micro in self.replaying.micros():
             yield micro
-            if micro.first[NAN] >= 0:
+            if micro.first[NAN] is not None:
                 return
 
     def _made(self, micros: Sequence[Micro]) -> Iterator[Nonfinite]:
-        nans = next((m for m in micros if m.first[NAN] >= 0), None)
-        infinities = next((m for m in micros if m.first[INFINITE] >= 0), None)
-        if nans is not None:
-            yield from self._each(NOT_A_NUMBER, NAN, nans)
-            if infinities is not None:
-                number = infinities.first[INFINITE]
-                yield self.replaying.operation(INFINITY, number, infinities)
-        elif infinities is not None:
-            yield from self._each(INFINITY, INFINITE, infinities)
+        nans = list(self._each(NOT_A_NUMBER, NAN, micros))
+        infinities = self._each(INFINITY, INFINITE, micros)
+        yield from nans
+        yield from itertools.islice(infinities, 1) if nans else infinities
 
-    def _each(self, kind: str, entry: int, micro: Micro) -> Iterator[Nonfinite]:
+    def _each(self, kind: str, entry: int, micros: Sequence[Micro]) -> Iterator[Nonfinite]:
         """The first operation, then those that made the same kind of number by themselves: the
         first may be one whose result is selected away."""
+        micro = next((m for m in micros if m.first[entry] is not None), None)
         ignored: list[int] = []
-        while micro.first[entry] >= 0 and len(ignored) <= MORE:
-            number = micro.first[entry]
+        while micro is not None and (number := micro.first[entry]) is not None:
             yield self.replaying.operation(kind, number, micro)
             ignored.append(number)
+            if len(ignored) > MORE:
+                return
             micro = self.replaying.without(micro, ignored)
 
     def _held(self, micros: Sequence[Micro]) -> Iterator[Nonfinite]:
         """The first operation that lets what is not finite into the data."""
         for kind, entry in ((NOT_A_NUMBER, HELD_NAN), (INFINITY, HELD_INFINITE)):
             for micro in micros:
-                if micro.first[entry] >= 0:
-                    yield self.replaying.operation(kind, micro.first[entry], micro)
+                if (number := micro.first[entry]) is not None:
+                    yield self.replaying.operation(kind, number, micro)
                     return

@@ -21,7 +21,7 @@ from nitro_runtime.scalars import Scalars
 from nitroc.emit.compat import resolve_compat
 from nitroc.emit.layout import plan
 from nitroc.emit.program import EmittedProgram, emit_program
-from nitroc.frontend.harvest import FIRST
+from nitroc.frontend.harvest import FIRST, NONE
 from nitroc.frontend.instrument import Instrumented, instrument
 from nitroc.frontend.sites import Site
 from nitroc.nonfinite import OPERATION, Nonfinite
@@ -36,11 +36,11 @@ _SCOPE = re.compile(r"(transpose\()?(?:jvp\()?(\w+)\)*")
 @dataclass(frozen=True)
 class Micro:
     """One micro-batch: its index, the model state before it, and the number of the first operation
-    that is not finite, or -1, by the entries of `instrument`."""
+    that is not finite, None where there is none, by the entries of `instrument`."""
 
     index: int
     state: Arrays
-    first: Sequence[int]
+    first: Sequence[int | None]
 
 
 class Replaying:
@@ -101,7 +101,7 @@ class Replaying:
 
     def _micro(
         self, index: int, state: Arrays, ignored: Iterable[int]
-    ) -> tuple[list[int], dict[str, np.ndarray]]:
+    ) -> tuple[list[int | None], dict[str, np.ndarray]]:
         given = [
             pjrt.put(
                 self._value(arg, index, state, ignored).reshape(arg.shape), self.device, arg.dtype
@@ -111,7 +111,8 @@ class Replaying:
         results = zip(self.program.results, map(pjrt.read, self._run(given)), strict=True)
         named = {(r.role, r.buffer or r.name): array for r, array in results}
         after = {name: array for (role, name), array in named.items() if role == "state"}
-        return named["outputs", FIRST].tolist(), after
+        first = named["outputs", FIRST].tolist()
+        return [None if number == NONE else number for number in first], after
 
     def _value(
         self, arg: ArgEntry, index: int, state: Arrays, ignored: Iterable[int]
@@ -135,9 +136,7 @@ class Replaying:
             case "index":
                 return np.array(index, np.int32)
             case "mask":
-                mask = np.zeros(arg.shape, np.bool_)
-                mask[list(ignored)] = True
-                return mask
+                return self.made.numbers(ignored)
             case _:
                 return self.failed.batch[field_of(arg)][0, index]
 

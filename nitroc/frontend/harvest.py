@@ -21,13 +21,20 @@ Channel = tuple[str, str]
 """The key of a mark and a channel of it."""
 
 FIRST = "first"
-"""A channel no mark of a user's has: i32[4], each entry the first in the order of execution that is
-not -1."""
+"""A channel that no mark of a user's has: i32[4] of numbers that grow in the order of the text, the
+first in the order of execution; `NONE` for none."""
+
+NONE = 2**31 - 1
 
 _CHANNELS = {name: (*kind, ()) for name, kind in CHANNELS.items()} | {FIRST: ("i32", FIRST, (4,))}
 """dtype, how executions combine, and shape of each channel."""
 
-_COMBINE = {"sum": "stablehlo.add", "max": "stablehlo.maximum", "min": "stablehlo.minimum"}
+_COMBINE = {
+    "sum": "stablehlo.add",
+    "max": "stablehlo.maximum",
+    "min": "stablehlo.minimum",
+    FIRST: "stablehlo.minimum",
+}
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ class Harvest:
         for region in op.regions:
             carried = [region.blocks[0].add_argument(_type(c), op.location) for c in order]
         with ir.InsertionPoint(_end(block)):
-            sums = [_combined(c, old, found[c]) for c, old in zip(order, carried, strict=True)]
+            sums = [_carried(c, old, found[c]) for c, old in zip(order, carried, strict=True)]
         _extend_end(block, sums)
         return _replaced(op, order, [_neutral(c) for c in order]), executions.deeper()
 
@@ -245,12 +252,16 @@ def _end(block: Any) -> Any:
 
 
 def _combined(channel: Channel, old: Any, new: Any) -> Any:
-    how = _CHANNELS[channel[1]][1]
-    if how == FIRST:
-        there = hlo.compare(old, _neutral(channel), hlo.ComparisonDirectionAttr.get("NE"))
-        return hlo.select(there, old, new)
-    kind = _type(channel)
-    return ir.Operation.create(_COMBINE[how], results=[kind], operands=[old, new]).results[0]
+    how, kind = _COMBINE[_CHANNELS[channel[1]][1]], _type(channel)
+    return ir.Operation.create(how, results=[kind], operands=[old, new]).results[0]
+
+
+def _carried(channel: Channel, old: Any, new: Any) -> Any:
+    """What a loop comes to after one more iteration, which gave `new`."""
+    if channel[1] != FIRST:
+        return _combined(channel, old, new)
+    there = hlo.compare(old, _neutral(channel), hlo.ComparisonDirectionAttr.get("NE"))
+    return hlo.select(there, old, new)
 
 
 def _neutral(channel: Channel) -> Any:
@@ -260,7 +271,7 @@ def _neutral(channel: Channel) -> Any:
         value = ir.FloatAttr.get(ir.F32Type.get(), start)
     else:
         # a maximum of integers is over `odd`, which is never below 0
-        value = ir.IntegerAttr.get(_element(dtype), -1 if how == FIRST else 0)
+        value = ir.IntegerAttr.get(_element(dtype), NONE if how == FIRST else 0)
     return hlo.constant(ir.DenseElementsAttr.get_splat(_type(channel), value))
 
 

@@ -1,20 +1,24 @@
 # pyright: basic
 """An imported function that also says which of its operations was the first not to be finite.
 
-After every operation with float results stands a mark of it; `harvest` carries what they find, in
-the order of execution, through loops, branches and calls, to one more result. Inside the bodies of
-reductions, sorts and scatters, and in conditions of loops, no operation is looked at by itself.
+Every float is looked at where it is made. What operations make of what they are given is judged at
+the end of their block, all together, and marked; `harvest` carries that, in the order of execution,
+through loops, branches and calls, to one more result. Inside the bodies of reductions, sorts and
+scatters, and in conditions of loops, no operation is looked at by itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from nitro_dialect.ir import Function, Mark, Parameter
-from nitro_dialect.types import I1, TensorType
-from nitroc.frontend.harvest import FIRST, Harvest
+from nitro_dialect.types import TensorType
+from nitroc.frontend.harvest import FIRST, NONE, Harvest
 from nitroc.frontend.jax_internals import (
     deserialize_portable,
     hlo,
@@ -22,6 +26,7 @@ from nitroc.frontend.jax_internals import (
     make_ir_context,
     portable_artifact,
 )
+from nitroc.frontend.looks import judging, looking
 from nitroc.frontend.mark_lowering import MARK_OP
 from nitroc.frontend.sites import (
     NUMBER,
@@ -35,26 +40,32 @@ from nitroc.frontend.sites import (
     ordered_regions,
 )
 
-IGNORED = "ignored"
-"""The parameter that says which operations are not looked at: i1, one for each."""
+NUMBERS = "numbers"
+"""The parameter that holds the number of each operation: i32, `NONE` for one to be left out."""
 
 NAN, INFINITE, HELD_NAN, HELD_INFINITE = range(4)
-"""The entries of `first`, each the number of an operation or -1. One that made a NaN: a result has
-one, and no operand that is not a literal. One that made an infinity: a result has one and no NaN,
-and all operands are finite. The first that holds a NaN at all, and the first that holds an infinity
-and no NaN."""
+"""The entries of `first`, each the number of an operation or `NONE`. One that made a NaN: a result
+has one, and no operand that is not a literal. One that made an infinity: a result has one and no
+NaN, and all operands are finite. The first that holds a NaN at all, and the first that holds an
+infinity and no NaN."""
 
 _KEY = "nonfinite"
 
 
 @dataclass(frozen=True)
 class Instrumented:
-    """`function` has one more parameter, `ignored`, and one more result, `first : i32[4]`, which
-    holds numbers of `sites`."""
+    """`function` has one more parameter, `numbers : i32[N]`, and one more result, `first : i32[4]`:
+    numbers of `sites`."""
 
     function: Function
     serialized: bytes
     sites: Sites
+
+    def numbers(self, ignored: Iterable[int] = ()) -> np.ndarray:
+        """What to give for `numbers`, without the operations that are `ignored`."""
+        found = np.arange(max(self.sites.size, 1), dtype=np.int32)
+        found[list(ignored)] = NONE
+        return found
 
 
 def instrument(function: Function, artifact: bytes) -> Instrumented:
@@ -70,10 +81,10 @@ def instrument(function: Function, artifact: bytes) -> Instrumented:
     module.context.allow_unregistered_dialects = False
     module.operation.verify()
     serialized = portable_artifact(module, hlo.get_current_version())
-    ignored = Parameter(IGNORED, TensorType(I1.dtype, (max(sites.size, 1),)))
+    numbers = Parameter(NUMBERS, TensorType("i32", (max(sites.size, 1),)))
     made = replace(
         function,
-        params=(*function.params, ignored),
+        params=(*function.params, numbers),
         results=(*function.results, Parameter(FIRST, TensorType("i32", (4,)))),
         digest=hashlib.sha256(serialized).hexdigest(),
         of=None,
@@ -84,31 +95,42 @@ def instrument(function: Function, artifact: bytes) -> Instrumented:
 
 @dataclass
 class _Scope:
-    """Of the function that is rewritten: the number of its first operation, and what to ignore."""
+    """Of the function that is rewritten: the number of its first operation, and all numbers."""
 
     start: Any
-    ignored: Any
+    numbers: Any
+
+
+@dataclass
+class _Seen:
+    """Operations of a block: their numbers from the function's first on, and which of `looks` their
+    results and operands are. `looks`: what was found of each value, in the order they come up."""
+
+    numbers: list[int] = field(default_factory=list)
+    made: list[list[int]] = field(default_factory=list)
+    given: list[list[int]] = field(default_factory=list)
+    looks: dict[Any, tuple[int, Any, Any]] = field(default_factory=dict)
 
 
 class _Instrument:
-    """Puts a mark after every operation that counts; each function takes where its numbers start
-    and what is ignored."""
+    """Looks at every float, and puts a mark at the end of every block; each function takes where
+    its numbers start, and all numbers."""
 
     def __init__(self, module: Any, entry: str, sites: Sites) -> None:
         self.module = module
         self.entry = entry
         self.sites = sites
         self.symbols: dict[str, str] = {}
-        self.flags: dict[Any, Any] = {}
-        self.mask = f"tensor<{max(sites.size, 1)}xi1>"
+        self.looks: dict[Any, tuple[Any, Any]] = {}
 
     def run(self) -> None:
         for name in self.sites.order:
             function = self.sites.functions[name]
             block = block_of(function)
-            kinds = [] if name == self.entry else [ir.Type.parse("tensor<i32>")]
-            kinds.append(ir.Type.parse(self.mask))
-            added = [block.add_argument(kind, ir.Location.name(IGNORED)) for kind in kinds]
+            kinds = [ir.Type.parse(f"tensor<{max(self.sites.size, 1)}xi32>")]
+            if name != self.entry:
+                kinds.insert(0, ir.Type.parse("tensor<i32>"))
+            added = [block.add_argument(kind, ir.Location.name(NUMBERS)) for kind in kinds]
             _extend_inputs(function, kinds)
             with ir.InsertionPoint.at_block_begin(block):
                 start = _number(0) if name == self.entry else added[0]
@@ -116,8 +138,8 @@ class _Instrument:
             self._block(block, self.sites.bodies[name], _Scope(start, added[-1]))
 
     def _block(self, block: Any, body: Body, scope: _Scope) -> None:
-        ops = [op for op in operations(block) if op != end_of(block)]
-        for op in ops:
+        seen = _Seen()
+        for op in [each for each in operations(block) if each != end_of(block)]:
             following = ir.InsertionPoint.after(op)
             for region in ordered_regions(op):
                 inside = region.blocks[0]
@@ -129,14 +151,19 @@ class _Instrument:
                 if item is not None and item.callee is not None:
                     op = self._call(op, item.start, scope)
                 self._look_at(op.results)
-                if item is not None and item.callee is None:
-                    self._mark(op, item.start, scope)
+            if item is not None and item.callee is None:
+                seen.numbers.append(item.start)
+                seen.made.append(self._places(seen, op.results))
+                seen.given.append(self._places(seen, op.operands))
+        if seen.numbers:
+            with end_of(block).location, ir.InsertionPoint(end_of(block)):
+                self._mark(seen, scope)
 
     def _call(self, op: Any, start: int, scope: _Scope) -> Any:
         made = ir.Operation.create(
             op.name,
             results=[r.type for r in op.results],
-            operands=[*op.operands, hlo.add(scope.start, _number(start)), scope.ignored],
+            operands=[*op.operands, hlo.add(scope.start, _number(start)), scope.numbers],
             attributes=dict(op.attributes.items()),
         )
         for old, new in zip(op.results, made.results, strict=True):
@@ -145,22 +172,35 @@ class _Instrument:
         return made
 
     def _look_at(self, values: Any) -> None:
-        """Computes here what of `values` is NaN, and what not finite: `flags`, i1[2] each."""
+        """Finds here whether `values` are free of NaN, and whether finite: i1[1] each."""
         for value in values:
             if is_float(value):
-                literal = value in self.sites.literals
-                symbol = self._symbol(_flags(value.type, literal))
-                (self.flags[value],) = _called(symbol, "tensor<2xi1>", [value])
+                symbol = self._symbol(looking(value.type, value in self.sites.literals))
+                clean, finite = _called(symbol, ["tensor<1xi1>"] * 2, [value])
+                self.looks[value] = clean, finite
 
-    def _mark(self, op: Any, start: int, scope: _Scope) -> None:
-        given = [self.flags[value] for value in op.operands if is_float(value)]
-        made = [self.flags[value] for value in op.results if is_float(value)]
-        number = hlo.add(scope.start, _number(start))
-        operands = [_any(made), _any(given), number, scope.ignored]
-        first = _called(self._symbol(_judge(self.mask)), "tensor<4xi32>", operands)
+    def _places(self, seen: _Seen, values: Any) -> list[int]:
+        """Where in `seen` the looks at the floats among `values` are."""
+        places: list[int] = []
+        for value in values:
+            if is_float(value):
+                if value not in seen.looks:
+                    seen.looks[value] = (len(seen.looks), *self.looks[value])
+                places.append(seen.looks[value][0])
+        return places
+
+    def _mark(self, seen: _Seen, scope: _Scope) -> None:
+        looks = seen.looks.values()
+        text = judging(seen.numbers, seen.made, seen.given, len(looks), max(self.sites.size, 1))
+        operands = [
+            hlo.concatenate([clean for _, clean, _ in looks], 0),
+            hlo.concatenate([finite for _, _, finite in looks], 0),
+            scope.start,
+            scope.numbers,
+        ]
         ir.Operation.create(
             MARK_OP,
-            operands=first,
+            operands=_called(self._symbol(text), ["tensor<4xi32>"], operands),
             attributes={
                 "key": ir.StringAttr.get(_KEY),
                 "channels": ir.ArrayAttr.get([ir.StringAttr.get(FIRST)]),
@@ -200,109 +240,11 @@ def _number(value: int) -> Any:
     return hlo.constant(ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(element, value)))
 
 
-def _any(flags: list[Any]) -> Any:
-    if not flags:
-        false = ir.BoolAttr.get(False)
-        return hlo.constant(ir.DenseElementsAttr.get_splat(ir.Type.parse("tensor<2xi1>"), false))
-    found = flags[0]
-    for other in flags[1:]:
-        found = hlo.or_(found, other)
-    return found
-
-
-def _called(symbol: str, result: str, operands: list[Any]) -> list[Any]:
+def _called(symbol: str, results: list[str], operands: list[Any]) -> list[Any]:
     op = ir.Operation.create(
         "func.call",
-        results=[ir.Type.parse(result)],
+        results=[ir.Type.parse(result) for result in results],
         operands=operands,
         attributes={"callee": ir.FlatSymbolRefAttr.get(symbol)},
     )
     return list(op.results)
-
-
-def _flags(kind: Any, literal: bool) -> str:
-    """A function: whether any element is NaN, and whether any is not finite.
-
-    A literal's NaN is not one: the operation that lets it into the data has made it.
-    """
-    tensor = ir.RankedTensorType(kind)
-    rank, element = tensor.rank, tensor.element_type
-    shape = "".join(f"{size}x" for size in tensor.shape)
-    truth = f"tensor<{shape}i1>"
-    if isinstance(element, ir.ComplexType):
-        parts, spelled = ("real", "imag"), str(element.element_type)
-    else:  # not every backend compares the narrow ones
-        parts, spelled = ("convert",), str(element) if element.width >= 32 else "f32"
-    number = f"tensor<{shape}{spelled}>"
-    lines: list[str] = []
-    for part in parts:
-        lines += [
-            f"%{part} = stablehlo.{part} %x : ({kind}) -> {number}",
-            f"%{part}_nan = stablehlo.compare NE, %{part}, %{part}, FLOAT "
-            f": ({number}, {number}) -> {truth}",
-            f"%{part}_finite = stablehlo.is_finite %{part} : ({number}) -> {truth}",
-            f"%{part}_odd = stablehlo.not %{part}_finite : {truth}",
-        ]
-    for found in ("nan", "odd"):
-        first, last = f"%{parts[0]}_{found}", f"%{parts[-1]}_{found}"
-        lines.append(f"%{found}s = stablehlo.or {first}, {last} : {truth}")
-        lines.append(f"%{found} = " + _any_of(f"%{found}s", rank, truth))
-    nan = "%false" if literal else "%nan"
-    lines += [
-        f"%a = stablehlo.reshape {nan} : (tensor<i1>) -> tensor<1xi1>",
-        "%b = stablehlo.reshape %odd : (tensor<i1>) -> tensor<1xi1>",
-        "%both = stablehlo.concatenate %a, %b, dim = 0 "
-        ": (tensor<1xi1>, tensor<1xi1>) -> tensor<2xi1>",
-    ]
-    return _function(f"%x: {kind}", lines, "%both", "tensor<2xi1>")
-
-
-def _any_of(value: str, rank: int, kind: str) -> str:
-    if not rank:
-        return f"stablehlo.or {value}, %false : tensor<i1>"
-    dimensions = ", ".join(map(str, range(rank)))
-    return (
-        f"stablehlo.reduce({value} init: %false) applies stablehlo.or across dimensions = "
-        f"[{dimensions}] : ({kind}, tensor<i1>) -> tensor<i1>"
-    )
-
-
-def _judge(mask: str) -> str:
-    """A function from the flags of an operation's results and operands to its entries of `first`:
-    its number, or -1."""
-    lines = [
-        *_split("made"),
-        *_split("given"),
-        "%none_nan = stablehlo.not %given_nan : tensor<1xi1>",
-        "%none_odd = stablehlo.not %given_odd : tensor<1xi1>",
-        "%no_nan = stablehlo.not %made_nan : tensor<1xi1>",
-        "%nan = stablehlo.and %made_nan, %none_nan : tensor<1xi1>",
-        "%infinite = stablehlo.and %made_odd, %no_nan : tensor<1xi1>",
-        "%new = stablehlo.and %infinite, %none_odd : tensor<1xi1>",
-        "%all = stablehlo.concatenate %nan, %new, %made_nan, %infinite, dim = 0 "
-        ": (tensor<1xi1>, tensor<1xi1>, tensor<1xi1>, tensor<1xi1>) -> tensor<4xi1>",
-        f"%skipped = stablehlo.dynamic_slice %ignored, %site, sizes = [1] "
-        f": ({mask}, tensor<i32>) -> tensor<1xi1>",
-        "%kept = stablehlo.not %skipped : tensor<1xi1>",
-        "%keeps = stablehlo.broadcast_in_dim %kept, dims = [0] : (tensor<1xi1>) -> tensor<4xi1>",
-        "%says = stablehlo.and %all, %keeps : tensor<4xi1>",
-        "%sites = stablehlo.broadcast_in_dim %site, dims = [] : (tensor<i32>) -> tensor<4xi32>",
-        "%none = stablehlo.constant dense<-1> : tensor<4xi32>",
-        "%first = stablehlo.select %says, %sites, %none : tensor<4xi1>, tensor<4xi32>",
-    ]
-    given = f"%made: tensor<2xi1>, %given: tensor<2xi1>, %site: tensor<i32>, %ignored: {mask}"
-    return _function(given, lines, "%first", "tensor<4xi32>")
-
-
-def _split(flags: str) -> list[str]:
-    return [
-        f"%{flags}_{name} = stablehlo.slice %{flags} [{at}:{at + 1}] "
-        ": (tensor<2xi1>) -> tensor<1xi1>"
-        for at, name in enumerate(("nan", "odd"))
-    ]
-
-
-def _function(given: str, lines: list[str], result: str, kind: str) -> str:
-    false = "%false = stablehlo.constant dense<false> : tensor<i1>"
-    body = "\n".join([false, *lines, f"return {result} : {kind}"])
-    return f"func.func private @NAME({given}) -> {kind} {{\n{body}\n}}"

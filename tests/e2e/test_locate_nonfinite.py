@@ -1,4 +1,4 @@
-"""`nitroc run --locate-nonfinite`: a step that failed is run again, and what was not finite named."""
+"""`nitroc run --locate-nonfinite`: a failed step is run again, and what was not finite named."""
 
 from pathlib import Path
 

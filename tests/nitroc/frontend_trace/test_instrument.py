@@ -12,6 +12,7 @@ import pytest
 from marking import X, arguments, traced
 from tracing import constants_of, run
 
+from nitroc.frontend.harvest import NONE
 from nitroc.frontend.importer import ImportedFunction
 from nitroc.frontend.instrument import (
     HELD_INFINITE,
@@ -37,16 +38,15 @@ class Look:
         self.imported = ImportedFunction(self.made.function, self.made.serialized, "")
 
     def __call__(self, x: Any, *, w: Any = None, ignored: tuple[int, ...] = ()) -> list[int]:
-        mask = np.zeros(max(self.made.sites.size, 1), np.bool_)
-        mask[list(ignored)] = True
-        given = self.given | {"x": np.asarray(x, np.float32), "ignored": mask}
+        numbers = self.made.numbers(ignored)
+        given = self.given | {"x": np.asarray(x, np.float32), "numbers": numbers}
         if w is not None:
             given["params"] = [np.asarray(w, np.float32)]
         results = run(self.imported, given)
-        plain = run(self.gradient, {n: v for n, v in given.items() if n != "ignored"})
+        plain = run(self.gradient, {n: v for n, v in given.items() if n != "numbers"})
         for one, other in zip(results, plain, strict=False):
             np.testing.assert_allclose(one, other, rtol=1e-6)
-        return results[-1].tolist()
+        return [-1 if number == NONE else number for number in results[-1].tolist()]
 
     def site(self, x: Any, entry: int = NAN, **given: Any) -> Site:
         number = self(x, **given)[entry]
