@@ -15,7 +15,7 @@ from nitro_runtime import artifact, directory
 from nitro_runtime.bundle import Bundle
 from nitro_runtime.canonical import dump, parse
 from nitro_runtime.errors import BundleError
-from nitroc.bundle import write_bundle
+from nitroc.bundle.writer import write_bundle
 
 MANIFEST = "manifest.json"
 

@@ -14,7 +14,9 @@ import pytest
 from tiny_bundle import FORWARD, TRAIN, files, forward, serialize, train_step
 
 from nitro_runtime.bundle import Bundle
-from nitroc.bundle import recorded, write_bundle, writer
+from nitroc.bundle import writer
+from nitroc.bundle.values import recorded
+from nitroc.bundle.writer import write_bundle
 from nitroc.errors import BuildError
 
 TESTS = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from nitro_runtime.bundle import Bundle
 from nitro_runtime.canonical import parse
 from nitro_runtime.errors import BundleError
 from nitro_runtime.tensors import write_tensors
-from nitroc.bundle import write_bundle
+from nitroc.bundle.writer import write_bundle
 
 INIT = "weights/init.safetensors"
 TRAIN_FILE = "programs/train_step.shlo"

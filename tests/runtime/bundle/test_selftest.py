@@ -14,8 +14,8 @@ from nitro_runtime import pjrt
 from nitro_runtime.bundle import Bundle, verify
 from nitro_runtime.errors import BundleError, DeviceError
 from nitro_runtime.selftest import check_device, check_golden, fingerprint_text, self_test
-from nitroc.bundle import write_bundle
 from nitroc.bundle.assemble import Golden
+from nitroc.bundle.writer import write_bundle
 
 
 def _here() -> str:
