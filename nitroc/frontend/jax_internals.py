@@ -36,6 +36,8 @@ __all__ = [
     "EXPORTED_PARTIAL_EVAL",
     "JVPS",
     "PARTIAL_EVALS",
+    "PARTIAL_EVAL_RULES",
+    "TRANSPOSES",
     "ClosedJaxpr",
     "Effect",
     "JaxprLiteral",
@@ -43,7 +45,10 @@ __all__ = [
     "Primitive",
     "allow_effect",
     "batch_jaxpr",
+    "called_jaxpr",
+    "closed_call_p",
     "cond_p",
+    "dce_jaxpr",
     "default_version",
     "deserialize_portable",
     "drop_dead",
@@ -51,6 +56,7 @@ __all__ = [
     "every_frame_in_locations",
     "hlo",
     "in_backward_rule",
+    "in_trace",
     "ir",
     "jaxpr_as_fun",
     "jit_p",
@@ -72,11 +78,14 @@ __all__ = [
 Effect: Any = effects.Effect
 Primitive: Any = core.Primitive
 JaxprTrace: Any = partial_eval.JaxprTrace
+closed_call_p = core.closed_call_p
 scan_p, while_p = loops.scan_p, loops.while_p
 remat_p: Any = ad_checkpoint.remat_p
 
 JVPS: dict[Any, Any] = ad.primitive_jvps
 BATCHERS: dict[Any, Any] = batching.fancy_primitive_batchers
+TRANSPOSES: dict[Any, Any] = ad.primitive_transposes
+PARTIAL_EVAL_RULES: dict[Any, Any] = partial_eval.custom_partial_eval_rules
 CUSTOM_PARTIAL_EVAL: dict[Any, Any] = partial_eval.partial_eval_jaxpr_custom_rules
 DCE_RULES: dict[Any, Any] = partial_eval.dce_rules
 """The rules of jax by primitive."""
@@ -88,6 +97,8 @@ scan, and flax's, look with for what no iteration changes.
 """
 
 batch_jaxpr = batching.batch_jaxpr
+dce_jaxpr = partial_eval.dce_jaxpr
+in_trace = core.set_current_trace
 register_lowering = mlir.register_lowering
 
 
@@ -152,6 +163,11 @@ def lowering_with(primitive: Any, rule: Any) -> Any:
 def lowered_inline(context: Any, function: Any, operands: Sequence[Any]) -> list[Any]:
     """In a lowering rule: the MLIR values of `function`, which returns a list, of `operands`."""
     return list(mlir.lower_fun(function)(context, *operands))
+
+
+def called_jaxpr(function: Any) -> Any:
+    """The jaxpr that a `closed_call` being traced calls."""
+    return function.f.args[0]
 
 
 def stage(trace: Any, primitive: Any, tracers: Sequence[Any], params: Any) -> list[Any]:

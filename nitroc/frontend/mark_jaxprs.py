@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ _COUNTED = frozenset(
         *("jit", "closed_call", "core_call", "checkpoint", "remat2", "scan", "while", "cond"),
         *("custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "composite"),
         "eval_jaxpr",
+        "custom_vmap_call",
     )
 )
 """Primitives that call user functions, each a number of times that the program's text fixes."""
@@ -42,16 +44,34 @@ def first_mark(jaxprs: Iterable[Any]) -> Mark | None:
     return next((mark for jaxpr in jaxprs for mark in _marks(jaxpr)), None)
 
 
+def first_mark_in_rule(jaxprs: Iterable[Any]) -> Mark | None:
+    """The first mark in a function with a custom derivative; None without one."""
+    for equation in (equation for jaxpr in jaxprs for equation in jaxpr.eqns):
+        inner = inner_jaxprs(equation.params)
+        custom = equation.primitive.name in ("custom_jvp_call", "custom_vjp_call")
+        mark = first_mark(inner) if custom else first_mark_in_rule(inner)
+        if mark is not None:
+            return mark
+    return None
+
+
 def refuse_uncounted(closed: ClosedJaxpr) -> None:
     """E-CONTRACT-026 for a mark in a function that reduces, sorts or scatters, or a condition."""
     _refuse_uncounted(closed.jaxpr)
+
+
+def refuse_lost(closed: ClosedJaxpr, smaller: ClosedJaxpr) -> None:
+    """E-CONTRACT-026 for a mark that `smaller`, which is `closed` without what is dead, lacks."""
+    lost = Counter(all_marks(closed)) - Counter(all_marks(smaller))
+    if lost:
+        raise uncounted(next(iter(lost)), "a function whose results nothing uses")
 
 
 def without_marks(closed: ClosedJaxpr, scope: str) -> ClosedJaxpr:
     """`closed` without the marks below the outermost `jax.named_scope(scope)`."""
     jaxpr = closed.jaxpr
     equations = [
-        _stripped_equation(e) if scope_of(e).partition("/")[0] == scope else e for e in jaxpr.eqns
+        unmarked_equation(e) if scope_of(e).partition("/")[0] == scope else e for e in jaxpr.eqns
     ]
     return ClosedJaxpr(_with_equations(jaxpr, equations), closed.consts)
 
@@ -90,14 +110,20 @@ def uncounted(mark: Mark, where: str) -> ContractError:
     )
 
 
-def _stripped_equation(equation: Any) -> Any:
+def unmarked_equation(equation: Any) -> Any:
+    """`equation` without any mark; None for a mark."""
     if equation.primitive is mark_p:
         return None
     if not holds_mark([equation]):
         return equation
-    params = {name: _stripped_param(value) for name, value in equation.params.items()}
+    params = unmarked_params(equation.params)
     effects = {e for e in equation.effects if not isinstance(e, MarkEffect)}
     return equation.replace(params=params, effects=effects)
+
+
+def unmarked_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of an equation, its jaxprs without any mark."""
+    return {name: _stripped_param(value) for name, value in params.items()}
 
 
 def _stripped_param(value: Any) -> Any:
@@ -106,13 +132,14 @@ def _stripped_param(value: Any) -> Any:
     if _is_jaxpr(value):
         return stripped(value)
     if isinstance(value, tuple | list) and any(map(_is_jaxpr, value)):
-        return type(value)(map(_stripped_param, value))
+        made = map(_stripped_param, value)
+        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
     return value
 
 
 def stripped(jaxpr: Any) -> Any:
     """`jaxpr` without any mark."""
-    return _with_equations(jaxpr, [_stripped_equation(e) for e in jaxpr.eqns])
+    return _with_equations(jaxpr, [unmarked_equation(e) for e in jaxpr.eqns])
 
 
 def _with_equations(jaxpr: Any, equations: list[Any]) -> Any:

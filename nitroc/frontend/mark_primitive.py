@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from nitro_dialect.ir import Mark
+from nitroc.errors import ContractError
 from nitroc.frontend.jax_internals import (
     BATCHERS,
     JVPS,
+    TRANSPOSES,
     Effect,
     Primitive,
     allow_effect,
@@ -100,6 +102,16 @@ def _batch(axis: Any, values: Any, dims: Any, *, lanes: int, **params: Any) -> t
     return mark_p.bind(*values, lanes=lanes if mapped else lanes * axis.size, **params), []
 
 
+def _transpose(_: Any, *__: Any, mark: Mark, **___: Any) -> Any:
+    raise ContractError(
+        17,
+        f"{mark.kind} {mark.name} is on a tangent, in a derivative rule",
+        where=mark.source.rpartition(":")[0],
+        help="write nt.tap_gradient(x, fn) in the hook; guard the forward value instead",
+    )
+
+
 JVPS[mark_p] = _jvp
+TRANSPOSES[mark_p] = _transpose
 BATCHERS[mark_p] = _batch
 register_lowering(mark_p, lambda *_, **__: [], cacheable=False)

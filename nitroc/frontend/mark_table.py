@@ -15,22 +15,28 @@ class MarkTable:
 
     def __init__(self) -> None:
         self.marks: dict[str, Mark] = {}
-        self._keys: dict[Mark, str] = {}
+        self._keys: dict[object, str] = {}
 
     def key(self, mark: Mark) -> str:
         """The key of `mark`, whose own is empty; a mark not met before is added.
 
         E-CONTRACT-024 for a name that already is another kind of series.
         """
-        if mark not in self._keys:
+        identity = _identity(mark)
+        if identity not in self._keys:
             refuse_clash(mark, self.marks.values())
             key = free_key(mark, self.marks)
-            self._keys[mark] = key
+            self._keys[identity] = key
             self.marks[key] = replace(mark, key=key)
-        return self._keys[mark]
+        return self._keys[identity]
 
     def __contains__(self, mark: Mark) -> bool:
-        return mark in self._keys
+        return _identity(mark) in self._keys
+
+
+def _identity(mark: Mark) -> object:
+    """`layer=1`, `layer=True` and `layer=1.0` are equal, and three series."""
+    return mark, tuple(repr(value) for _, value in mark.meta)
 
 
 def refuse_clash(mark: Mark, others: Iterable[Mark]) -> None:

@@ -5,7 +5,6 @@ refused.
 * vmap of a branch or loop that then runs what was not taken is refused when it holds a mark.
 * A `scan` under grad, and flax's at once, move what no iteration changes before the loop; marks
   stay in it.
-* A `checkpoint` whose results nobody reads stays where a mark of it is all that is left.
 """
 
 from __future__ import annotations
@@ -15,7 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
+
+import jax
 
 from nitro_dialect.ir import Mark
 from nitroc.errors import ContractError
@@ -24,10 +26,14 @@ from nitroc.frontend.jax_internals import (
     CUSTOM_PARTIAL_EVAL,
     DCE_RULES,
     EXPORTED_PARTIAL_EVAL,
+    PARTIAL_EVAL_RULES,
     PARTIAL_EVALS,
     JaxprTrace,
     batch_jaxpr,
+    called_jaxpr,
+    closed_call_p,
     cond_p,
+    in_trace,
     jit_p,
     remat_p,
     scan_p,
@@ -36,6 +42,7 @@ from nitroc.frontend.jax_internals import (
 )
 from nitroc.frontend.mark_jaxprs import first_mark, holds_mark, inner_jaxprs, stripped
 from nitroc.frontend.mark_primitive import mark_p
+from nitroc.frontend.mark_splitting import checkpointed_while, keeping_remat, linearized_while
 
 
 @dataclass
@@ -49,6 +56,10 @@ class Recording:
 _RECORDING: ContextVar[Recording | None] = ContextVar("recording", default=None)
 _HOISTING: ContextVar[bool] = ContextVar("hoisting", default=False)
 _LOOK = "trace_to_jaxpr_nounits"
+_CHANGING = RLock()
+"""What is changed in jax is changed for every thread."""
+_CACHED_FOR = jax.make_user_context()
+"""Whose trace it is: jax caches what it traced outside, without marks, apart from what ours did."""
 
 
 def recording() -> Recording | None:
@@ -61,7 +72,7 @@ def tracing(now: Recording) -> Iterator[Recording]:
     """jax traces inside it as described above."""
     token = _RECORDING.set(now)
     try:
-        with _patched():
+        with _CHANGING, _CACHED_FOR(("nitroc", now.diagnostics)), _patched():
             yield now
     finally:
         _RECORDING.reset(token)
@@ -73,22 +84,26 @@ def _patched() -> Iterator[None]:
         (BATCHERS, cond_p, _refusing_cond(BATCHERS[cond_p])),
         (BATCHERS, while_p, _refusing_while(BATCHERS[while_p])),
         (CUSTOM_PARTIAL_EVAL, scan_p, _hoisting(CUSTOM_PARTIAL_EVAL[scan_p])),
+        (CUSTOM_PARTIAL_EVAL, while_p, checkpointed_while(CUSTOM_PARTIAL_EVAL[while_p])),
+        (PARTIAL_EVAL_RULES, while_p, linearized_while(PARTIAL_EVAL_RULES[while_p])),
         *((names, _LOOK, _hoisting(names[_LOOK])) for names in PARTIAL_EVALS),
         (EXPORTED_PARTIAL_EVAL, "dce_jaxpr", _without_marks(EXPORTED_PARTIAL_EVAL["dce_jaxpr"])),
     ]
-    process = JaxprTrace.process_primitive
+    process, call = JaxprTrace.process_primitive, JaxprTrace.process_call
     with _changed(changes), eliminating():
         JaxprTrace.process_primitive = _keeping_marks(process)
+        JaxprTrace.process_call = _entering_calls(call)
         try:
             yield
         finally:
             JaxprTrace.process_primitive = process
+            JaxprTrace.process_call = call
 
 
 @contextmanager
 def eliminating() -> Iterator[None]:
     """What jax finds dead inside it holds no mark."""
-    with _changed([(DCE_RULES, remat_p, _keeping_remat(DCE_RULES[remat_p]))]):
+    with _CHANGING, _changed([(DCE_RULES, remat_p, keeping_remat(DCE_RULES[remat_p]))]):
         yield
 
 
@@ -102,18 +117,6 @@ def _changed(changes: Sequence[tuple[dict[Any, Any], Any, Any]]) -> Iterator[Non
     finally:
         for where, key, value in before:
             where[key] = value
-
-
-def _keeping_remat(eliminate: Callable[..., Any]) -> Callable[..., Any]:
-    """jax drops one that nothing reads and that reads nothing, whatever effect it has."""
-
-    def rule(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
-        inputs, left = eliminate(used, equation)
-        if left is None and holds_mark(inner_jaxprs(equation.params)):
-            return [True] * len(equation.invars), equation
-        return inputs, left
-
-    return rule
 
 
 def _refusing_cond(batch: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,3 +207,16 @@ def _keeping_marks(process: Callable[..., Any]) -> Callable[..., Any]:
         return process(trace, primitive, tracers, params)
 
     return keeping
+
+
+def _entering_calls(process: Callable[..., Any]) -> Callable[..., Any]:
+    """Partial evaluation that enters a call with marks: jax would drop one without results."""
+
+    def entering(trace: Any, primitive: Any, function: Any, tracers: Any, params: Any) -> Any:
+        closed = _HOISTING.get() and primitive is closed_call_p
+        if not closed or not holds_mark([called_jaxpr(function)]):
+            return process(trace, primitive, function, tracers, params)
+        with in_trace(trace):
+            return function.call_wrapped(*map(trace.to_jaxpr_tracer, tracers))
+
+    return entering

@@ -22,7 +22,13 @@ from nitroc.frontend.jax_internals import (
     lowering_with,
 )
 from nitroc.frontend.jaxprs import Wrap, foreign_use, read_inputs, wraps
-from nitroc.frontend.mark_jaxprs import all_marks, refuse_uncounted, unmarked, without_marks
+from nitroc.frontend.mark_jaxprs import (
+    all_marks,
+    refuse_lost,
+    refuse_uncounted,
+    unmarked,
+    without_marks,
+)
 from nitroc.frontend.mark_lowering import lowering_rule
 from nitroc.frontend.mark_primitive import mark_p
 from nitroc.frontend.mark_table import MarkTable, free_key
@@ -99,8 +105,6 @@ class Tracer:
             return self._import_objective(whole, diagnostics=True)
         whole.recipe.name = "objective.sampled"
         self._sampled = self._import_objective(whole, diagnostics=True)
-        # jitted functions were traced with diagnostics: they have to be again
-        jax.clear_caches()
         plain = self._trace_objective("objective", diagnostics=False)
         return self._import_objective(plain, diagnostics=False)
 
@@ -220,6 +224,7 @@ class Tracer:
         needed = [not (drop_fields and f) for f in fields]
         with eliminating():
             smaller, used = drop_dead(closed, needed)
+        refuse_lost(closed, smaller)
         kept = compress(recipe.device_of_argument(self.setup.device), used)
         self._read.update(read_inputs(smaller, list(kept)))
         live = {name for name, read in zip(fields, used, strict=True) if name and read}

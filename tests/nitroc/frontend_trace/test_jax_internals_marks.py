@@ -16,14 +16,20 @@ from nitroc.frontend.jax_internals import (
     CUSTOM_PARTIAL_EVAL,
     DCE_RULES,
     JVPS,
+    PARTIAL_EVAL_RULES,
     PARTIAL_EVALS,
+    TRANSPOSES,
     Effect,
     JaxprTrace,
     Primitive,
     allow_effect,
     batch_jaxpr,
+    called_jaxpr,
+    closed_call_p,
     cond_p,
+    dce_jaxpr,
     in_backward_rule,
+    in_trace,
     ir,
     jit_p,
     keeps_constants_out,
@@ -293,3 +299,112 @@ def test_a_rule_of_dead_code_says_what_is_read_and_what_is_left() -> None:
     used, left = DCE_RULES[remat_p]([True], equation)
     assert (used, left.primitive) == ([True], remat_p)
     assert DCE_RULES[remat_p]([False], equation) == ([False], None)
+
+
+def looped(x: Any) -> Any:
+    return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, x))[1]
+
+
+def test_a_while_runs_in_both_halves_of_a_derivative() -> None:
+    """Under linearize by one rule, which stages all of it, under checkpoint by another."""
+    linearized, checkpointed = PARTIAL_EVAL_RULES[while_p], CUSTOM_PARTIAL_EVAL[while_p]
+    known: list[list[bool]] = []
+    staged: list[Any] = []
+    halves: list[list[Any]] = []
+
+    class Staging:
+        def __init__(self, trace: Any) -> None:
+            self.trace = trace
+
+        def default_process_primitive(self, primitive: Any, tracers: Any, params: Any) -> Any:
+            staged.append(primitive)
+            return self.trace.default_process_primitive(primitive, tracers, params)
+
+    def first(trace: Any, *tracers: Any, **params: Any) -> Any:
+        known.append([tracer.is_known() for tracer in tracers])
+        return linearized(Staging(trace), *tracers, **params)
+
+    def second(*arguments: Any) -> Any:
+        found = checkpointed(*arguments)
+        halves.append([equation.primitive for equation in found[:2]])
+        return found
+
+    jax.clear_caches()
+    PARTIAL_EVAL_RULES[while_p], CUSTOM_PARTIAL_EVAL[while_p] = first, second
+    try:
+        jax.make_jaxpr(lambda x: jax.linearize(looped, x)[1](x))(X)
+        jax.make_jaxpr(
+            jax.grad(lambda x: jax.checkpoint(lambda y: looped(lax.stop_gradient(y)) * y)(x).sum())
+        )(X)
+    finally:
+        PARTIAL_EVAL_RULES[while_p], CUSTOM_PARTIAL_EVAL[while_p] = linearized, checkpointed
+        jax.clear_caches()
+    assert known[0] == [True, True, False]
+    assert set(staged) == {while_p}
+    assert halves[-1] == [while_p, while_p]
+
+
+def test_a_closed_call_is_processed_with_its_jaxpr() -> None:
+    """`scan` under checkpoint makes one; entering it evaluates its equations one by one."""
+    process = JaxprTrace.process_call
+    called: list[list[str]] = []
+
+    def entering(trace: Any, primitive: Any, function: Any, tracers: Any, params: Any) -> Any:
+        assert primitive is closed_call_p
+        called.append(primitives(called_jaxpr(function)))
+        with in_trace(trace):
+            return function.call_wrapped(*map(trace.to_jaxpr_tracer, tracers))
+
+    def nested(x: Any) -> Any:
+        inner = jax.checkpoint(lambda c: lax.scan(lambda d, _: (seen(d), None), c, length=2)[0])
+        return lax.scan(lambda c, _: (inner(c), None), x, length=2)[0].sum()
+
+    wanted = jax.grad(nested)(X)
+    jax.clear_caches()
+    JaxprTrace.process_call = entering
+    try:
+        found = jax.grad(nested)(X)
+    finally:
+        JaxprTrace.process_call = process
+        jax.clear_caches()
+    assert ["scan"] in called
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_an_equation_on_a_tangent_is_transposed() -> None:
+    @jax.custom_jvp
+    def function(x: Any) -> Any:
+        return jnp.sin(x)
+
+    function.defjvp(lambda x, t: (function(x[0]), (seen_p.bind(t[0]), t[0])[1]))
+
+    def rule(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    TRANSPOSES[seen_p] = rule
+    try:
+        with pytest.raises(ZeroDivisionError):
+            jax.make_jaxpr(jax.grad(lambda x: function(x).sum()))(X)
+    finally:
+        del TRANSPOSES[seen_p]
+
+
+def test_dce_jaxpr_says_which_operands_are_read() -> None:
+    closed = jax.make_jaxpr(lambda x, y: (x + 1, y + 1))(1.0, 1.0)
+    smaller, used = dce_jaxpr(closed.jaxpr, [True, False])
+    assert (primitives(smaller), list(used)) == (["add"], [True, False])
+
+
+def test_what_is_traced_in_a_user_context_is_cached_apart() -> None:
+    traces: list[str] = []
+    context = jax.make_user_context()
+
+    @jax.jit
+    def function(x: Any) -> Any:
+        traces.append("traced")
+        return lax.scan(lambda c, _: (jnp.sin(c), None), x, length=2)[0]
+
+    for value in ("ours", None, "ours"):
+        with context(value):
+            jax.make_jaxpr(function)(X)
+    assert len(traces) == 2

@@ -256,6 +256,42 @@ DERIVED = {
 }
 
 
+def still(function: Body) -> Body:
+    """`function` of a value that has no tangent: reverse mode knows no way through a `while`."""
+    return lambda x: function(lax.stop_gradient(x))
+
+
+def looped(b: Body) -> Body:
+    return lambda x: lax.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, b(c[1])), (0, x))[1]
+
+
+HALVES = {
+    "remat_of_while": Case(lambda b, x, w: w * jax.checkpoint(still(looped(b)))(x * w), 4),
+    "scan_of_remat_of_while_of_jit": Case(
+        lambda b, x, w: scan(jax.checkpoint(lambda c: w * still(looped(jax.jit(b)))(c)), x), 12
+    ),
+    "vjp_of_remat_of_while": Case(
+        lambda b, x, w: jax.vjp(jax.checkpoint(lambda y: still(looped(b))(y) + y), x * w)[1](x)[0],
+        4,
+    ),
+    "linearize_of_while": Case(
+        lambda b, x, w: w * sum(map(jax.linearize(looped(b), x)[1], (x, x + 1))), 4
+    ),
+    "linearize_of_scan_of_while": Case(
+        lambda b, x, w: w * jax.linearize(lambda y: scan(looped(b), y), x)[1](x), 12
+    ),
+    "scan_of_remat_of_unread_scan": Case(
+        lambda b, x, w: scan(jax.checkpoint(lambda c: (scan(b, c), jnp.sin(c))[1]), x * w, 2), 6
+    ),
+    "grad_of_unread_remat_in_scan": Case(
+        lambda b, x, w: jax.grad(
+            lambda y: scan(lambda c: (jax.checkpoint(b)(w), jnp.sin(c))[1], y).sum()
+        )(x * w),
+        3,
+    ),
+}
+
+
 def composite(b: Body) -> Body:
     return functools.partial(lax.composite, name="my.op")(b)
 
@@ -290,6 +326,7 @@ GROUPS: dict[str, dict[str, Case]] = {
     "lanes": LANES,
     "nested_remats": NESTED_REMATS,
     "derived": DERIVED,
+    "halves": HALVES,
     "calls": CALLS,
     **{f"remat_{name}": remats(policy) for name, policy in POLICIES.items()},
 }

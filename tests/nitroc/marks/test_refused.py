@@ -193,6 +193,39 @@ def test_D01_uncounted_executions(form: str) -> None:
         traced(UNCOUNTED[form]).objective()
 
 
+def test_D01_mark_on_a_tangent() -> None:
+    @jax.custom_jvp
+    def function(x: Any) -> Any:
+        return jnp.sin(x)
+
+    function.defjvp(lambda x, t: (function(x[0]), (marked(t[0]), t[0])[1]))
+    with pytest.raises(ContractError, match=code(17, "guard a is on a tangent", PLACE)):
+        traced(lambda x, w: function(x * w)).objective()
+
+
+def test_D01_mark_of_a_rule_in_a_loop_that_is_run_again() -> None:
+    """A rule is traced anew each time it is derived: its marks can't be taken out of one half."""
+
+    def function(x: Any, w: Any) -> Any:
+        def looped(y: Any) -> Any:
+            rule = with_jvp(marked, marked)
+            return lax.while_loop(lambda c: c[3] < 5, lambda c: rule(c) + 1, lax.stop_gradient(y))
+
+        return w * jax.checkpoint(looped)(x * w)
+
+    with pytest.raises(ContractError, match=code(26, "guard a", "custom rule", PLACE)):
+        traced(function).objective()
+
+
+def test_D01_mark_that_jax_takes_for_dead() -> None:
+    def function(x: Any, w: Any) -> Any:
+        lax.composite(marked, name="my.op")(lax.stop_gradient(x))
+        return x * w
+
+    with pytest.raises(ContractError, match=code(26, "guard a", "nothing uses", PLACE)):
+        traced(function).objective()
+
+
 ARGUMENTS: dict[str, tuple[int, str, Callable[[], Any]]] = {
     "bool": (20, "count_where", lambda: nt.guard("a", True)),
     "numpy_bool": (20, "count_where", lambda: nt.guard("a", np.bool_(True))),

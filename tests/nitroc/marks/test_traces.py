@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -195,6 +197,61 @@ def test_a_diagnostic_of_a_hook_that_never_trains_is_dropped() -> None:
 def shared(x: Any) -> Any:
     nt.guard("shared", jnp.sum(x > 1))
     return x
+
+
+def test_what_plain_jax_cached_is_no_trace_of_ours() -> None:
+    """A mark leaves nothing outside nitroc, and jax keeps what it traced there."""
+
+    def layer(c: Any, _: Any) -> Any:
+        return shared(c), None
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.scan(layer, shared(x * w), length=2)[0]
+
+    made = traced(function)
+    function(jnp.asarray(X), X)
+    jax.grad(lambda w: function(jnp.asarray(X), w).sum())(X)
+    plain, gradient = made.objective()
+    function(jnp.asarray(X), X)
+    given = arguments(made, {"x": X})
+    # of 0..5 four are above 1
+    for imported in (plain, gradient, made.forward(6)):
+        assert words(imported, given)["shared:count"] == 3 * 4
+
+
+def test_traces_of_two_threads_count_apart() -> None:
+    def function(x: Any, w: Any) -> Any:
+        def layer(c: Any, _: Any) -> Any:
+            nt.guard("fixed", 1)
+            return jnp.sin(c), None
+
+        return lax.scan(layer, x * w, length=3)[0]
+
+    def count(_: int) -> list[int]:
+        made = traced(function)
+        given = arguments(made, {"x": X})
+        return [words(f, given)["fixed:count"] for f in made.objective()]
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(count, range(3))) == [[3, 3]] * 3
+
+
+def test_equal_metadata_of_two_types_is_two_series() -> None:
+    def function(x: Any, w: Any) -> Any:
+        for layer in (1, True, 1.0, 0.0, -0.0, math.nan, math.nan):
+            nt.guard("h", 1, layer=layer)
+        return x * w
+
+    made = traced(function)
+    got = words(made.forward(6), arguments(made, {"x": X}))
+    assert {name: n for name, n in got.items() if name.endswith(":count")} == {
+        "h{layer=1}:count": 1,
+        "h{layer=true}:count": 1,
+        "h{layer=1.0}:count": 1,
+        "h{layer=0.0}:count": 1,
+        "h{layer=-0.0}:count": 1,
+        "h{layer=nan}:count": 2,
+    }
 
 
 def prepare(self: Any, *, x: Any, noise: Any = None) -> Any:
