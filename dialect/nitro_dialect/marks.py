@@ -5,10 +5,10 @@ from __future__ import annotations
 RESULT = "mark."
 """What the name of a function's result begins with when it is a channel of a mark."""
 
-MOST = 2.0**42
+MOST = 2.0**42 - 2.0**18
 """The largest count of one execution: a larger one is this one, so that no sum in i64 wraps to 0.
 
-It takes 2**22 such executions in one step.
+It would take 2**46 such executions in one step: in f32 no number of this size has less factors 2.
 """
 
 

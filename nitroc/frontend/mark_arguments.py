@@ -122,7 +122,10 @@ def _checked_bound(name: str, which: str, bound: object) -> float | None:
             where=line(),
             help="give an int or a float",
         )
-    return float(bound)
+    try:
+        return float(bound)
+    except OverflowError:
+        return math.inf if bound > 0 else -math.inf
 
 
 def check_number(mark: Mark, value: object, *, bools: bool) -> None:

@@ -13,6 +13,7 @@ import pytest
 from marking import X, arguments, traced, words
 
 import nitroc as nt
+from nitro_dialect.marks import MOST
 from nitro_runtime import places
 from nitro_runtime.places import Found, Kind, Place
 
@@ -34,7 +35,7 @@ COUNTS: dict[str, tuple[Any, int, int]] = {
     "i32_negative": (np.int32(-5), 1, 1),
     "i8": (np.int8(100), 100, 0),
     "ui8": (np.uint8(200), 200, 0),
-    "most": (np.float32(3e38), 2**42, 0),
+    "most": (np.float32(3e38), int(MOST), 0),
     "ui32": (np.uint32(2**32 - 1), 2**32 - 1, 0),
 }
 WIDE: dict[str, tuple[Any, int, int]] = {
@@ -94,7 +95,7 @@ def evaluated(call: Any) -> list[Found]:
 
 
 def test_the_sum_of_the_largest_counts_is_not_zero() -> None:
-    """Four counts of 2**62 would be 0 in an i64, and the guard would pass."""
+    """Four counts of 2**62 would be 0 in an i64, and the guard would pass: so would powers of 2."""
 
     def function(x: Any, w: Any) -> Any:
         jax.lax.scan(lambda c, _: (nt.guard("a", c), None), x[1] * 3e38, None, length=4)
@@ -103,7 +104,8 @@ def test_the_sum_of_the_largest_counts_is_not_zero() -> None:
 
     made = traced(function)
     got = words(made.forward(6), arguments(made, {"x": X}))
-    assert got["a:count"] == got["b:count"] == 4 * 2**42
+    assert got["a:count"] == got["b:count"] == 4 * int(MOST)
+    assert int(MOST) * 2**32 % 2**64 != 0
 
 
 @pytest.mark.parametrize("name", [*COUNTS, *WIDE])
@@ -123,6 +125,11 @@ def test_D02_bounds_on_numpy(name: str) -> None:
     (found,) = evaluated(lambda: nt.metric(name, value, below=below, above=above))
     assert (found.count, found.odd, found.below, found.above) == (count, 0, below, above)
     np.testing.assert_equal(found.value, value)
+
+
+def test_a_bound_that_no_float_holds_is_infinite() -> None:
+    (found,) = evaluated(lambda: nt.metric("a", 3.0, below=10**400, above=-(10**400)))
+    assert (found.count, found.below, found.above) == (0, math.inf, -math.inf)
 
 
 def test_other_marks_on_numpy() -> None:
@@ -183,6 +190,7 @@ def test_finite_counts_in_f32_what_narrow_types_hold() -> None:
     def function(x: Any, w: Any) -> Any:
         tree = {
             "bf16": x.astype(jnp.bfloat16) * jnp.bfloat16(jnp.inf),
+            "complex": x[:2] * (jnp.inf + 1j),
             "f8": jnp.full((2, 3), jnp.nan, jnp.float8_e4m3fn),
             "integers": jnp.arange(3),
             "number": 1.0,
@@ -198,7 +206,7 @@ def test_finite_counts_in_f32_what_narrow_types_hold() -> None:
     made = traced(function)
     got = words(made.forward(6), arguments(made, {"x": X}))
     # 0 times infinity is NaN
-    assert got["tree{part=a}:count"] == 6 + 6
+    assert got["tree{part=a}:count"] == 6 + 2 + 6
     assert got["many:count"] == 70_000
     assert got["class_index{num_classes=4}:count"] == 2
     assert "class_index{num_classes=4}:odd" not in got
