@@ -232,7 +232,8 @@ class _Walk:
         name, source = locations.of_imported(op.location)
         # an attribute, because the hash of an operation follows its operands
         op.attributes[NUMBER] = _number(len(self.body.items))
-        item = Item(op.name, self.body.size, callee, name, source)
+        shown = f"call of {_callee(op).rpartition('.')[2]}" if op.name == CALL else op.name
+        item = Item(shown, self.body.size, callee, name, source)
         item.reads = [self._reads(value) for value in op.operands]
         if callee is None:
             item.result = _spelled(next(r for r in op.results if is_float(r)))

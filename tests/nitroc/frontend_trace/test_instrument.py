@@ -12,6 +12,10 @@ import pytest
 from marking import X, arguments, traced
 from tracing import constants_of, run
 
+from nitro_dialect.ir import Function, Parameter
+from nitro_dialect.types import F32, TensorType
+from nitroc.emit.compat import resolve_compat
+from nitroc.emit.mlir import artifact_of
 from nitroc.frontend.harvest import NONE
 from nitroc.frontend.importer import ImportedFunction
 from nitroc.frontend.instrument import (
@@ -286,3 +290,64 @@ def test_reductions_and_sorts_are_one_operation_each() -> None:
 
     site = Look(forward).site(ONES, INFINITE)
     assert (site.op, is_at(site, "the sum")) == ("reduce", True)
+
+
+@jax.jit
+def scaled(a: Any, b: Any) -> Any:
+    return jnp.log(a * b)  # of both
+
+
+def test_arguments_and_results_are_followed_through_calls() -> None:
+    look = Look(lambda x, w: scaled(x, w) + scaled(x + 1, x))
+    params = [p.name for p in look.made.function.params].index("params")
+    grad = [r.name for r in look.made.function.results].index("grad")
+    there = [look.made.sites.at(i) for i in range(look.made.sites.size)]
+    products = [s for s in there if s.op == "multiply" and is_at(s, "of both")]
+    forward = [s for s in products if "transpose" not in s.scope]
+    # the first call has w, the second has not
+    assert [params in site.reads for site in forward if site.reads] == [True, False]
+    assert any(grad in site.makes for site in there)
+
+
+SHARED = """
+module @f {
+  func.func private @f.total(%x: tensor<2xf32>) -> tensor<f32> {
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %sum = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0]
+      : (tensor<2xf32>, tensor<f32>) -> tensor<f32>
+    return %sum : tensor<f32>
+  }
+  func.func private @f(%x: tensor<2xf32>) -> tensor<f32> {
+    %limit = stablehlo.constant dense<1.0> : tensor<f32>
+    %low = stablehlo.while(%c = %x) : tensor<2xf32>
+    cond {
+      %sum = func.call @f.total(%c) : (tensor<2xf32>) -> tensor<f32>
+      %go = stablehlo.compare LT, %sum, %limit : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %go : tensor<i1>
+    } do {
+      %next = stablehlo.negate %c : tensor<2xf32>
+      stablehlo.return %next : tensor<2xf32>
+    }
+    %total = func.call @f.total(%low) : (tensor<2xf32>) -> tensor<f32>
+    %log = stablehlo.log %total : tensor<f32>
+    return %log : tensor<f32>
+  }
+}
+"""
+
+
+def test_a_function_that_a_condition_calls_is_one_operation_elsewhere_too() -> None:
+    x = TensorType("f32", (2,))
+    function = Function("f", (Parameter("x", x),), (Parameter("y", F32),), "")
+    made = instrument(function, artifact_of(SHARED, resolve_compat()))
+    imported = ImportedFunction(made.function, made.serialized, "")
+    there = [made.sites.at(i).op for i in range(made.sites.size)]
+    assert there == ["negate", "call of total", "log"]
+
+    def first(*values: float) -> list[int]:
+        given = {"x": np.array(values, np.float32), "numbers": made.numbers()}
+        return run(imported, given)[-1].tolist()
+
+    assert first(1, 1) == [NONE] * 4
+    assert first(3e38, 3e38)[INFINITE] == 1
+    assert first(-3e38, -3e38)[INFINITE] == 1
