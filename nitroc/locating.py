@@ -55,15 +55,16 @@ class Located:
 
     def text(self) -> str:
         """The lines that the command prints."""
-        first, *others = [finding.text(self.micros) for finding in self.findings] or [""]
         lines = [
             f"step {self.step} of run {self.run_id}, from {self.replay}",
             f"it was stopped by {self.error}",
-            first,
-            *(f"also: {line}" for line in others),
-            *self.said,
         ]
-        return "\n".join(line for line in lines if line)
+        kinds: set[str] = set()
+        for index, found in enumerate(self.findings):
+            line = found.text(self.micros, first=found.kind not in kinds)
+            lines.append(f"also: {line}" if index else line)
+            kinds.add(found.kind)
+        return "\n".join([*lines, *self.said])
 
 
 def locate_nonfinite(

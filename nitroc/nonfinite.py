@@ -39,15 +39,16 @@ class Nonfinite:
     micro: int | None = None
     note: str = ""
 
-    def text(self, micros: int) -> str:
-        """One line; `micros`: how many micro-batches the step has."""
+    def text(self, micros: int, *, first: bool = True) -> str:
+        """One line. micros: how many micro-batches the step has. first: of its kind."""
         if self.what == OPERATION:
             parts = [f"{self.name} {self.result}", self.source, self.hook, *self._of_parameters()]
         else:
             parts = [f"{self.what} {self.name} {self.result}", self.note, "before any operation"]
         if self.micro is not None and micros > 1:
             parts.append(f"micro-batch {self.micro + 1} of {micros}")
-        return f"first {self.kind}: " + ", ".join(part for part in parts if part)
+        word = "first" if first else "another"
+        return f"{word} {self.kind}: " + ", ".join(part for part in parts if part)
 
     def _of_parameters(self) -> list[str]:
         """What an operation has to do with parameters."""

@@ -28,17 +28,8 @@ from nitroc.frontend.jax_internals import (
 )
 from nitroc.frontend.looks import judging, looking
 from nitroc.frontend.mark_lowering import MARK_OP
-from nitroc.frontend.sites import (
-    NUMBER,
-    Body,
-    Item,
-    Sites,
-    block_of,
-    end_of,
-    is_float,
-    operations,
-    ordered_regions,
-)
+from nitroc.frontend.regions import block_of, end_of, is_float, operations, ordered_regions
+from nitroc.frontend.sites import NUMBER, Body, Item, Sites
 
 NUMBERS = "numbers"
 """The parameter that holds the number of each operation: i32, `NONE` for one to be left out."""

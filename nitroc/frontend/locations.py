@@ -24,6 +24,9 @@ from nitroc.frontend.jax_internals import ir
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\](.*)")
 _NITRO = ("nitroc", "nitro_runtime", "nitro_dialect")
 
+_BETWEEN = "nitroc/frontend/mark"
+"""Files of ours with frames inside the user's code: marks, and what they wrap of jax."""
+
 
 def is_user_file(filename: str, root: str | None) -> bool:
     """Whether a person wrote it: no library, no standard library, not this compiler."""
@@ -106,16 +109,14 @@ def _rewritten(location: Any, root: str | None) -> Any:
 def _kept(location: Any, root: str | None) -> list[tuple[str, int, int, int, int]]:
     frames = []
     for frame in _frames(location):
-        if _is_tracer_frame(frame[0]):
+        path = _nitro_path(frame[0]) or ""
+        if path.startswith(_BETWEEN):
+            continue
+        if path.startswith("nitroc/frontend/"):
             break
         frames.append(frame)
     written = [frame for frame in frames if is_user_file(frame[0], root)]
     return written or frames[:1]
-
-
-def _is_tracer_frame(filename: str) -> bool:
-    path = _nitro_path(filename)
-    return path is not None and path.startswith("nitroc/frontend/")
 
 
 def _frame_location(frame: tuple[str, int, int, int, int], root: str | None) -> Any:

@@ -8,7 +8,6 @@ those of its results that it makes.
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,21 @@ from typing import Any
 from nitro_runtime.dtypes import spell
 from nitroc.frontend import locations
 from nitroc.frontend.jax_internals import ir
+from nitroc.frontend.regions import (
+    BRANCHES,
+    CALL,
+    LOOP,
+    block_of,
+    callee_of,
+    calls_in,
+    end_of,
+    is_float,
+    kept,
+    operations,
+    ordered_regions,
+    unordered_regions,
+    walk,
+)
 
 MOVES = {
     "stablehlo.convert": 1, "stablehlo.reshape": 1, "stablehlo.transpose": 1,
@@ -26,8 +40,6 @@ MOVES = {
 """Ops whose result is made of the elements of their first operands, and of how many."""
 
 BARRIER = "stablehlo.optimization_barrier"
-LOOP, CALL = "stablehlo.while", "func.call"
-BRANCHES = ("stablehlo.case", "stablehlo.if")
 NUMBER = "nitro.number"
 """The attribute of an operation that counts: its place among the items of its function."""
 
@@ -126,7 +138,7 @@ class Sites:
         """The function that `op` calls, when its operations are counted."""
         if op.name != CALL:
             return None
-        name = _callee(op)
+        name = callee_of(op)
         return None if name in self.opaque else name
 
     def counts(self, op: Any) -> bool:
@@ -141,15 +153,15 @@ class Sites:
         waiting = [
             call
             for function in self.functions.values()
-            for op in _walk(function)
-            for region in _unordered(op)
-            for call in _calls_in(region)
+            for op in walk(function)
+            for region in unordered_regions(op)
+            for call in calls_in(region)
         ]
         while waiting:
             name = waiting.pop()
             if name not in found:
                 found.add(name)
-                waiting += [c for r in self.functions[name].regions for c in _calls_in(r)]
+                waiting += [c for r in self.functions[name].regions for c in calls_in(r)]
         return found
 
     def _callers_first(self, entry: str) -> list[str]:
@@ -158,7 +170,7 @@ class Sites:
         def visit(name: str) -> None:
             if name in finished:
                 return
-            for op in _walk(self.functions[name]):
+            for op in walk(self.functions[name]):
                 callee = self.callee(op)
                 if callee is not None:
                     visit(callee)
@@ -174,10 +186,10 @@ class Sites:
             arguments = block_of(self.functions[name]).arguments
             calls = given[name]
             found |= {a for i, a in enumerate(arguments) if calls and all(c[i] for c in calls)}
-            for op in _walk(self.functions[name]):
+            for op in walk(self.functions[name]):
                 if self._is_literal(op, found):
                     found |= set(op.results)
-                found |= {value for pair in _kept(op) if pair[0] in found for value in pair[1:]}
+                found |= {value for pair in kept(op) if pair[0] in found for value in pair[1:]}
                 callee = self.callee(op)
                 if callee is not None:
                     given[callee].append([value in found for value in op.operands])
@@ -221,7 +233,7 @@ class _Walk:
                 self._add(op, self.sites.bodies[callee])
             elif self.sites.counts(op):
                 self._add(op, None)
-            for first, inside, _ in _kept(op):
+            for first, inside, _ in kept(op):
                 self.reads[inside] = self._reads(first)
             for region in ordered_regions(op):
                 self._forward(region.blocks[0])
@@ -232,7 +244,7 @@ class _Walk:
         name, source = locations.of_imported(op.location)
         # an attribute, because the hash of an operation follows its operands
         op.attributes[NUMBER] = _number(len(self.body.items))
-        shown = f"call of {_callee(op).rpartition('.')[2]}" if op.name == CALL else op.name
+        shown = f"call of {callee_of(op).rpartition('.')[2]}" if op.name == CALL else op.name
         item = Item(shown, self.body.size, callee, name, source)
         item.reads = [self._reads(value) for value in op.operands]
         if callee is None:
@@ -249,7 +261,7 @@ class _Walk:
         elif op.name == BARRIER:
             yield from ((r, [v]) for r, v in zip(results, operands, strict=True))
         elif op.name == LOOP:
-            yield from ((result, [first]) for first, _, result in _kept(op))
+            yield from ((result, [first]) for first, _, result in kept(op))
         elif callee is not None:
             passes = self.sites.bodies[callee].passes
             yield from ((r, [operands[i] for i in p]) for r, p in zip(results, passes, strict=True))
@@ -267,77 +279,6 @@ class _Walk:
             if NUMBER in op.attributes:
                 item = self.body.items[op.attributes[NUMBER].value]
                 item.makes = [self._makes(result) for result in op.results]
-
-
-def block_of(function: Any) -> Any:
-    """The only block of a function."""
-    return function.regions[0].blocks[0]
-
-
-def operations(block: Any) -> list[Any]:
-    """Those of a block, as they are now."""
-    return [each.operation for each in block.operations]
-
-
-def end_of(block: Any) -> Any:
-    """The operation that hands a block's results on."""
-    return block.operations[len(block.operations) - 1].operation
-
-
-def ordered_regions(op: Any) -> list[Any]:
-    """The regions whose operations run in their order, once or once per iteration."""
-    if op.name == LOOP:
-        return [op.regions[1]]
-    return list(op.regions) if op.name in BRANCHES else []
-
-
-def is_float(value: Any) -> bool:
-    """Whether it has elements that may be NaN."""
-    element = ir.RankedTensorType(value.type).element_type
-    return isinstance(element, ir.FloatType | ir.ComplexType)
-
-
-def _kept(op: Any) -> list[tuple[Any, Any, Any]]:
-    """Of a loop, what it hands on unchanged: before it, in its body, after it."""
-    if op.name != LOOP:
-        return []
-    block = op.regions[1].blocks[0]
-    rows = zip(op.operands, block.arguments, op.results, end_of(block).operands, strict=True)
-    return [(first, inside, result) for first, inside, result, last in rows if inside == last]
-
-
-def _unordered(op: Any) -> list[Any]:
-    """The regions that run an unspecified number of times, and conditions of loops."""
-    if op.name == LOOP:
-        return [op.regions[0]]
-    return [] if op.name in ("func.func", *BRANCHES) else list(op.regions)
-
-
-def _walk(op: Any) -> list[Any]:
-    """The operations in the ordered regions of a function, each before those in it."""
-    regions = op.regions if op.name == "func.func" else ordered_regions(op)
-    found: list[Any] = []
-    for inner in itertools.chain.from_iterable(operations(r.blocks[0]) for r in regions):
-        found += [inner, *_walk(inner)]
-    return found
-
-
-def _calls_in(region: Any) -> list[str]:
-    found: list[str] = []
-
-    def visit(op: Any) -> Any:
-        if op.operation.name == CALL:
-            found.append(_callee(op.operation))
-        return ir.WalkResult.ADVANCE
-
-    for block in region.blocks:
-        for op in block.operations:
-            op.operation.walk(visit)
-    return found
-
-
-def _callee(op: Any) -> str:
-    return ir.FlatSymbolRefAttr(op.attributes["callee"]).value
 
 
 def _item(body: Body, index: int) -> Item:

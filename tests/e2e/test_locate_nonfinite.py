@@ -92,7 +92,7 @@ def test_nan_in_a_batch(place):
     assert result.out.splitlines()[2:] == [
         "first NaN: batch field x f32[4,1], 1 of 4 elements, the first at [1, 0], before any "
         "operation",
-        "also: first NaN: batch field y f32[4], 1 of 4 elements, the first at [1], before any "
+        "also: another NaN: batch field y f32[4], 1 of 4 elements, the first at [1], before any "
         "operation",
     ]
 

@@ -292,6 +292,17 @@ def test_reductions_and_sorts_are_one_operation_each() -> None:
     assert (site.op, is_at(site, "the sum")) == ("reduce", True)
 
 
+def test_every_operation_of_a_gradient_has_its_line() -> None:
+    def forward(x: Any, w: Any) -> Any:
+        return jnp.tanh(x * w**2) / 3  # all of it
+
+    look = Look(forward)
+    there = [look.made.sites.at(i) for i in range(look.made.sites.size)]
+    assert [
+        site for site in there if "(forward)" in site.scope and not is_at(site, "all of it")
+    ] == []
+
+
 @jax.jit
 def scaled(a: Any, b: Any) -> Any:
     return jnp.log(a * b)  # of both
