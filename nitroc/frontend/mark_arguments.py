@@ -66,6 +66,13 @@ def _checked_meta(name: str, key: str, value: object) -> Meta:
             where=line(),
             help=f"rename it; {' '.join(RESERVED)} are reserved",
         )
+    if not key.isprintable():
+        raise ContractError(
+            22,
+            f"a name of metadata of {name} is {key!r}, which is no line of text",
+            where=line(),
+            help="give printable text",
+        )
     if is_tracer(value):
         raise ContractError(
             22,
@@ -76,7 +83,7 @@ def _checked_meta(name: str, key: str, value: object) -> Meta:
     if not isinstance(value, bool | int | float | str):
         raise ContractError(
             22,
-            f"the metadata {key} of {name} is a {type(value).__name__}",
+            f"the metadata {key} of {name} is a {_type_name(value)}",
             where=line(),
             help="give a Python str, int, float or bool",
         )
@@ -85,6 +92,12 @@ def _checked_meta(name: str, key: str, value: object) -> Meta:
     plain = value if isinstance(value, bool) else _plain_number(value)
     # one NaN object: metadata with a NaN is equal to itself
     return math.nan if plain != plain else plain
+
+
+def _type_name(value: object) -> str:
+    """`numpy.bool` is not `bool`."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def _plain_number(value: int | float) -> int | float:

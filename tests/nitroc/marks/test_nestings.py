@@ -81,7 +81,7 @@ def neutral(key: str) -> float:
     return -math.inf if key.endswith(":max") else 0
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=7, deadline=None, derandomize=True)
 @given(st.lists(nests().filter(derivable), min_size=4, max_size=4))
 def test_D01_random_nestings(drawn: list[Nest]) -> None:
     every = [named(nest, f"/{i}") for i, nest in enumerate(drawn)]

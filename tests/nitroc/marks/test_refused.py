@@ -242,6 +242,8 @@ ARGUMENTS: dict[str, tuple[int, str, Callable[[], Any]]] = {
     "classes": (22, "at least 1", lambda: nt.class_index(np.ones(3, np.int32), 0)),
     "traced_meta": (22, r"unroll", lambda: jax.jit(lambda i: nt.guard("a", 1, i=i))(1)),
     "array_meta": (22, "ndarray", lambda: nt.guard("a", 1, i=np.ones(1))),
+    "numpy_meta": (22, r"numpy\.bool", lambda: nt.guard("a", 1, i=np.bool_(True))),
+    "lines_key": (22, "printable", lambda: nt.guard("a", 1, **{"b\nc": 1})),
     "lines_meta": (22, "printable", lambda: nt.guard("a", 1, i="a\nb")),
     "reserved_meta": (22, "reserved", lambda: nt.guard("a", 1, stage="x")),
     "traced_bound": (22, "count_where", lambda: jax.jit(lambda b: nt.metric("a", 1, below=b))(1.0)),
